@@ -1,0 +1,1 @@
+"""rslib: replay scheduling for continual learning, the library below the notebooks."""

@@ -1,0 +1,207 @@
+"""Replay schedules: which share of the memory every old task gets, at every task.
+
+The words are the paper's (Section 3.2). With k tasks seen, an *action* is a multiset of size k
+over those tasks and stands for the *proportions* bincount / k; a *composition* is what it becomes
+in a memory of M samples: whole counts per task. A `Schedule` is the list of compositions for the
+tasks 2..T, in that order. Nothing here trains, and nothing here knows a dataset.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations_with_replacement
+from math import comb
+
+import numpy as np
+
+Composition = tuple[int, ...]  # samples per seen task
+Proportions = tuple[Fraction, ...]  # shares per seen task, exact so that ties are ties
+
+
+class ScheduleError(ValueError):
+    """A composition or schedule that cannot be meant."""
+
+
+def n_actions(k: int) -> int:
+    """The number of actions with k tasks seen: multisets of size k over k tasks."""
+    return comb(2 * k - 1, k)
+
+
+def actions(k: int) -> Iterator[Proportions]:
+    """All actions in protocol order (index 0: everything from the oldest task), one at a time.
+
+    A generator, because at 20 tasks there are 17.7 billion of them.
+    """
+    for multiset in combinations_with_replacement(range(k), k):
+        yield _proportions(multiset, k)
+
+
+def sample_action(k: int, rng: np.random.Generator) -> Proportions:
+    """One action drawn uniformly from the multisets, without listing them.
+
+    Stars and bars: k of 2k-1 places chosen at random, in order, minus 0..k-1, is a sorted multiset,
+    and every multiset has exactly one such choice.
+    """
+    places = np.sort(rng.choice(2 * k - 1, size=k, replace=False))
+    return _proportions(places - np.arange(k), k)
+
+
+def _proportions(multiset: Iterable[int], k: int) -> Proportions:
+    return tuple(Fraction(int(n), k) for n in np.bincount(list(multiset), minlength=k))
+
+
+def counts(
+    proportions: Sequence[float | Fraction], M: int, available: Sequence[int] | None = None
+) -> Composition:
+    """Whole samples per task for a memory of M: the protocol's rounding.
+
+    floor(p_i * M), then one more for the largest fractional parts, ties to the oldest task.
+    Where a pool holds fewer (`available`), its share is capped and the excess goes one by one to
+    the task with the largest unmet share, ties to the oldest, until M or the pools are exhausted.
+    Proportions may be any non-negative weights; all zero means no replay.
+    """
+    if M < 0:
+        raise ScheduleError(f"memory size must not be negative, got {M}")
+    shares = [p if isinstance(p, Fraction) else Fraction(float(p)) for p in proportions]
+    # Floats that came from 1/3 or 0.1 are meant as such: exact ties matter, stray bits do not.
+    shares = [s.limit_denominator(10**9) for s in shares]
+    if any(s < 0 for s in shares):
+        raise ScheduleError(f"proportions must not be negative, got {list(map(float, shares))}")
+    total = sum(shares)
+    if not total:
+        return (0,) * len(shares)
+    wanted = [s * M / total for s in shares]  # exact, may be fractions of a sample
+    rounded = [int(w) for w in wanted]
+    by_remainder = sorted(range(len(wanted)), key=lambda i: (rounded[i] - wanted[i], i))
+    for i in by_remainder[: M - sum(rounded)]:
+        rounded[i] += 1
+    return tuple(rounded) if available is None else _capped(rounded, wanted, available)
+
+
+def _capped(
+    rounded: list[int], wanted: Sequence[Fraction], available: Sequence[int]
+) -> Composition:
+    if len(available) != len(rounded):
+        raise ScheduleError(f"{len(rounded)} proportions for {len(available)} pools")
+    filled = [min(n, a) for n, a in zip(rounded, available, strict=True)]
+    for _ in range(sum(rounded) - sum(filled)):
+        open_tasks = [i for i, a in enumerate(available) if filled[i] < a]
+        if not open_tasks:
+            break
+        # "Unmet share": what the task was meant to get minus what it has.
+        filled[max(open_tasks, key=lambda i: (wanted[i] - filled[i], -i))] += 1
+    return tuple(filled)
+
+
+def compositions(k: int, M: int, available: Sequence[int] | None = None) -> list[Composition]:
+    """The distinct compositions of the actions with k tasks seen, in action order.
+
+    Two actions that round to the same counts are the same training, so they are one.
+    """
+    return list(dict.fromkeys(counts(p, M, available) for p in actions(k)))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Memory compositions for the tasks 2..T: `compositions[0]` is replayed at task 2."""
+
+    compositions: tuple[Composition, ...]
+
+    def __post_init__(self):
+        object.__setattr__(self, "compositions", checked_path(self.compositions))
+
+    @classmethod
+    def ets(cls, n_tasks: int, M: int) -> Schedule:
+        """Equal task shares: the baseline every search has to beat."""
+        return cls(tuple(counts([1] * k, M) for k in range(1, n_tasks)))
+
+    @classmethod
+    def from_actions(cls, indices: Sequence[int], M: int) -> Schedule:
+        """From action indices in protocol order, as environment tables have them."""
+        path = []
+        for k, index in enumerate(indices, start=1):
+            if not 0 <= index < n_actions(k):
+                raise ScheduleError(f"action {index} at task {k + 1} is outside 0..{n_actions(k)}")
+            path.append(counts(next(p for i, p in enumerate(actions(k)) if i == index), M))
+        return cls(tuple(path))
+
+    @classmethod
+    def from_json(cls, text: str) -> Schedule:
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ScheduleError(f"not a schedule in JSON: {error}") from None
+        if not isinstance(value, dict) or "compositions" not in value:
+            raise ScheduleError('a schedule in JSON is {"compositions": [[...], ...]}')
+        return cls(value["compositions"])
+
+    def to_json(self) -> str:
+        return json.dumps({"compositions": [list(c) for c in self.compositions]})
+
+    @property
+    def n_tasks(self) -> int:
+        return len(self.compositions) + 1
+
+    @property
+    def memory_size(self) -> int:
+        """The largest memory the schedule asks for."""
+        return max(map(sum, self.compositions), default=0)
+
+    def array(self) -> np.ndarray:
+        """(T-1, T-1) counts; row r = memory at task r+2, column c = samples of task c+1."""
+        table = np.zeros((len(self.compositions),) * 2, dtype=int)
+        for row, composition in enumerate(self.compositions):
+            table[row, : len(composition)] = composition
+        return table
+
+    def proportions(self) -> np.ndarray:
+        """`array()` as shares of each task's memory; a task without replay is a row of zeros."""
+        table = self.array().astype(float)
+        return table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+
+    def __str__(self) -> str:
+        lines = [f"task {t}: " + _in_words(c) for t, c in enumerate(self.compositions, start=2)]
+        return "\n".join(lines) or "one task, nothing to replay"
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>task {i}</th>" for i in range(1, self.n_tasks))
+        rows = "".join(
+            f"<tr><th>at task {t}</th>"
+            + "".join(f"<td>{n or ''}</td>" for n in row[: t - 1])
+            + "</tr>"
+            for t, row in enumerate(self.array(), start=2)
+        )
+        title = html.escape(f"Replay schedule, {self.n_tasks} tasks")
+        return (
+            f"<table><caption>{title}</caption><tr><th>replayed samples of</th>{head}</tr>"
+            f"{rows}</table>"
+        )
+
+
+def checked_path(path: Iterable[Iterable[int]]) -> tuple[Composition, ...]:
+    """Compositions as tuples of ints, or an error that names the one that is wrong."""
+    out = []
+    for k, composition in enumerate(path, start=1):
+        try:
+            values = tuple(composition)
+        except TypeError:
+            raise ScheduleError(f"composition {k} must be a list of counts, got {composition!r}")
+        if len(values) != k:
+            raise ScheduleError(
+                f"composition {k} (for task {k + 1}) needs {k} counts, one per old task; got {values}"
+            )
+        if any(isinstance(n, bool) or int(n) != n for n in values):
+            raise ScheduleError(f"composition {k} needs whole numbers, got {values}")
+        if any(n < 0 for n in values):
+            raise ScheduleError(f"composition {k} has a negative count: {values}")
+        out.append(tuple(int(n) for n in values))
+    return tuple(out)
+
+
+def _in_words(composition: Composition) -> str:
+    shares = [f"{n} of task {i}" for i, n in enumerate(composition, start=1) if n]
+    return ", ".join(shares) or "no replay"
