@@ -29,6 +29,10 @@ class Policy:
     rule: Rule
     parameter: float | None = None
 
+    def draws(self, seed: int, k: int) -> np.random.Generator:
+        """Random numbers for the decision with k tasks seen ("random" is the draw "random:0")."""
+        return derived_rng(seed, self.name.partition(":")[0], repr(self.parameter), k)
+
     def propose(
         self,
         val: np.ndarray,
@@ -38,10 +42,12 @@ class Policy:
     ) -> schedule.Composition:
         """Samples per seen task for the next task's memory."""
         val = _square(val)
-        generator = rng if rng is not None else derived_rng(0, self.name, len(val))
+        generator = rng if rng is not None else self.draws(0, len(val))
         weights = self.rule(val, generator, self.parameter)
         if len(weights) != len(val):
-            raise ValueError(f"policy {self.name!r} gave {len(weights)} weights for {len(val)} tasks")
+            raise ValueError(
+                f"policy {self.name!r} gave {len(weights)} weights for {len(val)} tasks"
+            )
         return schedule.counts(weights, memory_size, available)
 
 
@@ -79,7 +85,8 @@ def get(policy: str | Policy) -> Policy:
     if not text:
         if entry.needs and entry.default is None:
             raise ValueError(f"policy {name!r} needs {entry.needs}: for example '{name}:0.95'")
-        return Policy(name, entry.label, entry.rule, entry.default)
+        default = None if entry.default is None else float(entry.default)
+        return Policy(name, entry.label, entry.rule, default)
     if not entry.needs:
         raise ValueError(f"policy {name!r} takes no parameter, got {text!r}")
     try:

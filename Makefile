@@ -1,0 +1,65 @@
+# Every target creates .venv and installs what it needs by itself; `make` lists them.
+SHELL := /bin/bash
+PY := .venv/bin/python
+export OMP_NUM_THREADS ?= 1
+export PYTHONHASHSEED ?= 0
+# The folder beside a checkout that may hold datasets; anything else through RSLIB_DATA.
+export RSLIB_DATA ?= $(wildcard ../shared/data)
+
+PROFILE ?= quick
+DATASETS ?=
+NOTEBOOKS ?=
+DATASET ?= digits
+SEEDS ?= 0-9
+JOBS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help paper-figures report test test-all lint bench lab data environments verify clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
+
+# One stamp per set of extras: made anew when pyproject.toml changes, free when it is there.
+PIP := .venv/bin/python -m pip --disable-pip-version-check install --quiet
+
+.venv/bin/python:
+	python3 -m venv .venv
+
+.venv/.installed: pyproject.toml | .venv/bin/python
+	$(PIP) torch==2.13.0
+	$(PIP) -e ".[dev]"
+	@touch $@
+
+.venv/.installed-all: .venv/.installed
+	$(PIP) -e ".[dev,browser,cluster,rl-extra]"
+	@touch $@
+
+paper-figures: .venv/.installed ## every notebook: PROFILE=quick|smoke|paper DATASETS="mnist ..." NOTEBOOKS="01 04"
+	$(PY) -m rslib.paper_figures --profile $(PROFILE) --datasets "$(DATASETS)" --notebooks "$(NOTEBOOKS)"
+
+test: .venv/.installed ## the tests that need nothing but pip
+	$(PY) -m pytest -q -n 2 --dist worksteal -m "not network and not latex and not browser and not cluster and not rl_extra and not slow"
+
+test-all: .venv/.installed-all ## the rest: LaTeX, browser, registries, Dask, sb3, slow ones
+	$(PY) -m pytest -q -m "network or latex or browser or cluster or rl_extra or slow"
+
+lint: .venv/.installed ## ruff (notebooks too) and pyright
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/pyright
+
+bench: .venv/.installed ## speed, as ratios within one run
+	$(PY) -m rslib.bench
+
+lab: .venv/.installed ## JupyterLab
+	.venv/bin/jupyter lab notebooks
+
+data: .venv/.installed ## fetch a dataset: DATASET=mnist
+	$(PY) -m rslib.data get $(DATASET)
+
+environments: .venv/.installed ## tables of whole schedule trees for policy learning: DATASET=digits SEEDS=0-9
+	$(PY) -m rslib.env_tables build --dataset $(DATASET) --seeds $(SEEDS) --out executed/environments/$(DATASET).csv.gz
+
+clean: ## remove what can be made again (never the store of results, never data/)
+	rm -rf .venv executed build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,178 @@
+"""The environment: everything that fixes what training along a schedule gives, except the schedule.
+
+`Environment("mnist", seed=1)` is the paper's Split MNIST; whatever is not said comes from `presets`.
+Its `key` is a hash of all that moves results, the dataset's own bytes included, and is what result
+rows are filed under. PROTOCOL stands here and only here: raise it when a change moves results.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+
+from rslib import data, presets
+from rslib.memory import SELECTIONS
+from rslib.scenario import KINDS, Scenario, make_scenario
+
+PROTOCOL = 1
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One continual-learning problem with one seed. Frozen, hashable; `str` and `repr` say it all."""
+
+    dataset: str = "digits"  # a name from rslib.data, or a path to an .npz
+    seed: int = 1
+    memory_size: int | None = None  # M
+    selection: str = "uniform"
+    method: str = "er"
+    scenario: str | None = None
+    class_order_seed: int = 0
+    samples_per_class: int | None = None  # pools of so many per class; None: M per task
+    n_tasks: int | None = None
+    network: str | None = None
+    hidden: int | None = None
+    epochs: int | None = None
+    first_epochs: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    method_args: Any = None  # a mapping; kept as sorted pairs, so that an environment can be a key
+    setting: str = "mcts"  # which preset fills the gaps: "mcts" or "rl"
+
+    def __post_init__(self):
+        preset = presets.preset(self.dataset, self.setting)
+        for name in ("memory_size", "scenario", "n_tasks", "network", "hidden", "epochs"):
+            self._default(name, getattr(preset, name))
+        for name in ("batch_size", "lr", "first_epochs"):
+            self._default(name, getattr(preset, name))
+        self._default("first_epochs", self.epochs)
+        given = dict(self.method_args or {})
+        arguments = presets.method_arguments(self.method, self.dataset) | given
+        object.__setattr__(self, "method_args", tuple(sorted(arguments.items())))
+        self._check()
+
+    def _default(self, name: str, value: Any) -> None:
+        if getattr(self, name) is None:
+            object.__setattr__(self, name, value)
+
+    def _check(self) -> None:
+        from rslib.methods import METHODS  # methods know environments' words, not this class
+
+        for name, allowed in (
+            ("selection", SELECTIONS),
+            ("method", METHODS),
+            ("scenario", KINDS),
+            ("network", ("mlp", "convnet", "resnet")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}"
+                )
+        lowest = dict(seed=0, class_order_seed=0, memory_size=0, n_tasks=2, hidden=1)
+        lowest |= dict(epochs=1, first_epochs=1, batch_size=1, samples_per_class=1)
+        for name, least in lowest.items():
+            value = getattr(self, name)
+            if name == "samples_per_class" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(
+                    f"{name} must be a whole number of at least {least}, got {value!r}"
+                )
+        if not self.lr or not 0 < self.lr < float("inf"):
+            raise ValueError(f"lr must be positive, got {self.lr!r}")
+        METHODS[self.method](**self.arguments)  # refuses an unknown or bad argument by name
+
+    # -- what the rest of the library asks ---------------------------------------------------------
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The replay method's hyper-parameters."""
+        return dict(self.method_args)
+
+    @property
+    def preset(self) -> presets.Preset:
+        return presets.preset(self.dataset, self.setting)
+
+    def load(self) -> data.Dataset:
+        return data.load(self.dataset)
+
+    def tasks(self) -> Scenario:
+        """The sequence of tasks. Cached: trees of one environment and of its variants share it."""
+        return _scenario(
+            self.dataset,
+            self.load().fingerprint,
+            self.scenario,
+            self.n_tasks,
+            self.seed,
+            self.class_order_seed,
+            self.preset.permuted,
+            self.preset.max_train,
+        )
+
+    @property
+    def classes_per_task(self) -> int:
+        """Known without cutting the data, so that policies can be planned before training."""
+        n_classes = self.load().n_classes
+        return n_classes if self.preset.permuted else n_classes // (self.n_tasks or 1)
+
+    @property
+    def base(self) -> int:
+        """Samples every past task gives before anything is scheduled: one per class in Class-IL."""
+        return self.classes_per_task if self.scenario == "class" else 0
+
+    def budget(self, k: int) -> int:
+        """How many samples a schedule may share out with k tasks seen."""
+        return (self.memory_size or 0) - k * self.base
+
+    @property
+    def pool_size(self) -> int:
+        """How many candidates a past task has (before the task itself is too small)."""
+        if self.samples_per_class is not None:
+            return self.samples_per_class * self.classes_per_task
+        return max(self.memory_size or 0, self.base)
+
+    @functools.cached_property
+    def key(self) -> str:
+        """A hash of everything that moves results."""
+        what = asdict(self) | {
+            "dataset": self.load().fingerprint,
+            "protocol": PROTOCOL,
+            "torch": torch.__version__.partition("+")[0],
+            "permuted": self.preset.permuted,
+            "max_train": self.preset.max_train,
+        }
+        del what["setting"]  # it only chose defaults, and those are here themselves
+        text = json.dumps(what, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+    def spec(self) -> dict[str, Any]:
+        """The fields as plain JSON values; `Environment.from_spec` is the inverse."""
+        return asdict(self) | {"method_args": self.arguments}
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Environment:
+        known = {f.name for f in fields(cls)}
+        return cls(**{name: value for name, value in spec.items() if name in known})
+
+    def __str__(self) -> str:
+        size = f"M={self.memory_size}"
+        if self.samples_per_class is not None:
+            size += f", {self.samples_per_class} per class"
+        order = f", class order {self.class_order_seed}" if self.class_order_seed else ""
+        return (
+            f"{self.preset.title} ({self.scenario}-IL, {self.n_tasks} tasks{order}), {size}, "
+            f"{self.selection} selection, {self.method}, seed {self.seed}"
+        )
+
+
+@functools.lru_cache(maxsize=2)  # two: a scenario of MNIST's size is 50 MB
+def _scenario(name, fingerprint, kind, n_tasks, seed, class_order_seed, permuted, max_train):
+    return make_scenario(
+        data.load(name), kind, n_tasks, seed, class_order_seed, permuted, max_train
+    )

@@ -1,0 +1,213 @@
+"""Grids of runs: (environment, policy) cells on any `concurrent.futures` executor.
+
+A cell is one policy or search in one environment; its result is one row of the DataFrame that tables
+and plots take. Cells share everything through the store, so they can run anywhere and in any order:
+serially, in processes (the default: one per core, one thread each), or on a Dask cluster. Interrupting
+keeps what is done; a cell that fails is reported with its parameters and does not lose the others.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures as cf
+import functools
+import os
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from tqdm.auto import tqdm
+
+from rslib import search
+from rslib.environment import Environment
+from rslib.store import Store
+from rslib.tree import ScheduleTree
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One policy or search in one environment."""
+
+    environment: Environment
+    policy: str
+    rollouts: int = 100
+    label: str | None = None  # printed instead of the policy's own name, e.g. "A-GEM"
+
+    def __str__(self) -> str:
+        rollouts = f" ({self.rollouts} rollouts)" if self.policy in ("mcts", "random-best") else ""
+        return f"{self.label or self.policy}{rollouts} on {self.environment}"
+
+
+class GridError(RuntimeError):
+    """Some cells failed; `.rows` has the others."""
+
+    def __init__(self, failed: list[tuple[Cell, str]], rows: pd.DataFrame):
+        lines = [f"{cell}\n{reason}" for cell, reason in failed]
+        super().__init__(f"{len(failed)} cell(s) failed:\n\n" + "\n\n".join(lines))
+        self.failed, self.rows = failed, rows
+
+
+def grid(
+    environments: Iterable[Environment],
+    policies: Iterable[str],
+    rollouts: int = 100,
+) -> list[Cell]:
+    """Every policy in every environment."""
+    policies = list(policies)
+    return [Cell(e, p, rollouts) for e in environments for p in policies]
+
+
+def run_cells(
+    cells: Iterable[Cell],
+    store: Store | None = None,
+    n_jobs: int | None = None,
+    executor: Any = None,
+    progress: bool = True,
+    strict: bool = True,
+) -> pd.DataFrame:
+    """Run the cells and return one row each, in the cells' order.
+
+    `executor`: anything with `submit` (a `concurrent.futures` executor or a Dask client); by default
+    the cluster at `$RSLIB_CLUSTER`, else `n_jobs` processes (one per core), else this process.
+    `strict=False` returns the rows there are instead of raising when a cell fails.
+    """
+    cells = list(cells)
+    store = store or Store()
+    rows: dict[int, dict[str, Any]] = {}
+    failed: list[tuple[Cell, str]] = []
+    with _executor(executor, n_jobs, len(cells)) as pool:
+        jobs = {pool.submit(run_cell, cell, store): i for i, cell in enumerate(cells)}
+        try:
+            for job in tqdm(_finished(jobs), "cells", len(cells), disable=not progress):
+                error = job.exception()
+                if error is None:
+                    rows[jobs[job]] = job.result()
+                else:
+                    reason = "".join(traceback.format_exception_only(error)).strip()
+                    failed.append((cells[jobs[job]], reason))
+        except KeyboardInterrupt:
+            for job in jobs:
+                job.cancel()
+            print(f"interrupted: {len(rows)} of {len(cells)} cells are done and kept")
+    frame = pd.DataFrame([rows[i] for i in sorted(rows)])
+    if failed and strict:
+        raise GridError(failed, frame)
+    for cell, reason in failed:
+        print(f"failed: {cell}: {reason}")
+    return frame
+
+
+def run_cell(cell: Cell, store: Store) -> dict[str, Any]:
+    """One row. Runs in a worker, which keeps its last trees so that cells of one environment share."""
+    start = time.perf_counter()
+    tree = _tree(cell.environment, store)
+    result = search.run(tree, cell.policy, cell.rollouts)
+    return row(cell, result) | {"seconds": time.perf_counter() - start}
+
+
+def row(cell: Cell, result: search.Result) -> dict[str, Any]:
+    """The columns that tables and plots take; accuracies as fractions."""
+    environment = cell.environment
+    ok = result.node.converged
+    return {
+        "dataset": environment.dataset,
+        "scenario": environment.scenario,
+        "selection": environment.selection,
+        "replay": environment.method,
+        "memory_size": environment.memory_size,
+        "samples_per_class": environment.samples_per_class,
+        "n_tasks": environment.n_tasks,
+        "seed": environment.seed,
+        "class_order_seed": environment.class_order_seed,
+        "policy": cell.policy,
+        "label": cell.label or ("Joint" if environment.method == "joint" else result.label),
+        "rollouts": len(result.rewards) if cell.policy in search.SEARCHES else float("nan"),
+        "acc": result.acc,
+        "bwt": result.bwt,
+        "fwt": result.fwt,
+        "reward": result.reward,
+        "converged": ok,
+        "trained": result.trained,
+        "schedule": result.schedule.to_json(),
+        "subset": environment.load().subset,
+        "key": environment.key,
+    }
+
+
+@functools.lru_cache(maxsize=2)
+def _tree_in(environment: Environment, folder: str, shipped: str | None) -> ScheduleTree:
+    return ScheduleTree(environment, Store(folder, shipped))
+
+
+def _tree(environment: Environment, store: Store) -> ScheduleTree:
+    shipped = str(store.shipped) if store.shipped else None
+    return _tree_in(environment, str(store.folder), shipped)
+
+
+class _Serial(cf.Executor):
+    """Runs each job when it is asked for: the simplest thing that can be interrupted."""
+
+    def submit(self, fn, /, *args, **kwargs):
+        job: cf.Future = cf.Future()
+        job.work = functools.partial(fn, *args, **kwargs)  # type: ignore[attr-defined]
+        return job
+
+
+def _finished(jobs: dict) -> Iterator:
+    """Jobs as they finish, whichever kind of future they are."""
+    first = next(iter(jobs), None)
+    if hasattr(first, "work"):
+        for job in jobs:
+            try:
+                job.set_result(job.work())
+            except Exception as error:
+                job.set_exception(error)
+            yield job
+    elif isinstance(first, cf.Future) or first is None:
+        yield from cf.as_completed(jobs)
+    else:  # Dask's own futures
+        from distributed import as_completed
+
+        yield from as_completed(list(jobs))
+
+
+class _executor:
+    """The executor to use, closed at the end if it was made here."""
+
+    def __init__(self, given: Any, n_jobs: int | None, n_cells: int):
+        self.given, self.n_cells = given, n_cells
+        self.n_jobs = n_jobs if n_jobs is not None else (os.cpu_count() or 1)
+        self.made: Any = None
+
+    def __enter__(self) -> Any:
+        if self.given is not None:
+            return self.given
+        address = os.environ.get("RSLIB_CLUSTER")
+        if address:
+            from distributed import Client
+
+            self.made = Client(address)
+        elif self.n_jobs > 1 and self.n_cells > 1:
+            # Spawned, not forked: torch's threads do not survive a fork.
+            import multiprocessing
+
+            context = multiprocessing.get_context("spawn")
+            self.made = cf.ProcessPoolExecutor(min(self.n_jobs, self.n_cells), context, _one_thread)
+        else:
+            self.made = _Serial()
+        return self.made
+
+    def __exit__(self, kind, error, trace) -> None:
+        if isinstance(self.made, cf.Executor):
+            self.made.shutdown(wait=True, cancel_futures=True)
+        elif self.made is not None:
+            self.made.close()
+
+
+def _one_thread() -> None:
+    import torch
+
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)

@@ -1,0 +1,202 @@
+"""The learner: one network learning one task after another, each with a replay memory.
+
+Everything random is derived from (seed, purpose, task, epoch), so `learn` is a pure function of the
+state before it and the memory composition; `snapshot` and `restore` hold that whole state. One torch
+thread per process: more are slower here and change the bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rslib import models
+from rslib.environment import Environment
+from rslib.memory import Memory, fill, make_pool
+from rslib.methods import METHODS, Batch
+from rslib.scenario import Part, as_inputs
+from rslib.seeding import torch_rng
+
+EVALUATION_ROWS = 2048  # bounds memory; accuracies do not depend on it
+
+
+class Learner:
+    """The network of one environment, before task 1 or after some task."""
+
+    def __init__(self, environment: Environment):
+        torch.set_num_threads(1)
+        torch.set_flush_denormal(True)  # weights near zero would slow products down twentyfold
+        self.environment = environment
+        self.scenario = environment.tasks()
+        self._pool_cache: dict[int, Tensor] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """The untrained network."""
+        environment, scenario = self.environment, self.scenario
+        assert environment.network and environment.hidden and environment.lr
+        self.net = models.build(
+            environment.network,
+            scenario.input_shape,
+            scenario.n_heads,
+            scenario.head_size,
+            torch_rng(environment.seed, "weights"),
+            environment.hidden,
+        )
+        self.method = METHODS[environment.method](**environment.arguments)
+        lr = self.method.lr or environment.lr
+        parameters = self.net.parameters()
+        self.optimizer: torch.optim.Optimizer = (
+            torch.optim.Adam(parameters, lr=lr, fused=True)
+            if self.method.optimizer == "adam"
+            else torch.optim.SGD(parameters, lr=lr)
+        )
+        self.pools: list[Tensor] = []
+        self.n_learned = 0
+        self.diverged = False
+
+    # -- learning ----------------------------------------------------------------------------------
+
+    def learn(self, counts: tuple[int, ...]) -> None:
+        """Learn the next task while replaying `counts[i]` samples of task i+1."""
+        number = self.n_learned + 1
+        if len(counts) != self.n_learned:
+            raise ValueError(f"task {number} needs {self.n_learned} counts, got {counts}")
+        self.n_learned = number  # from here on the new task's classes count as seen
+        if not self.diverged:
+            memory = fill(self.scenario.tasks, self.pools, counts, self.environment.base)
+            self.net.train()
+            self.method.begin(self, memory)
+            for batch in self._batches(number, memory):
+                if not math.isfinite(self.method.step(self, batch)):
+                    self.diverged = True  # NaN never heals: stop here, report, train no child
+                    return
+            self.net.eval()
+            self.pools.append(self._pool(number))
+            self.method.end(self)
+
+    def _batches(self, number: int, memory: Memory) -> Iterator[Batch]:
+        """B current samples and the whole memory (or B of it, where it is larger than B).
+
+        Every batch is written into the same buffer, the memory's rows once per task: the loop makes
+        no copy but the gather of the current samples.
+        """
+        environment, seed = self.environment, self.environment.seed
+        size, epochs = environment.batch_size or 1, environment.epochs or 1
+        if number == 1:
+            epochs = environment.first_epochs or epochs
+        x, y, head = self._training_data(number)
+        m = min(len(memory), size)
+        X = torch.empty((m + size, *x.shape[1:]))
+        Y, H = (torch.empty(m + size, dtype=torch.long) for _ in range(2))
+        X[:m], Y[:m], H[:m] = memory.x[:m], memory.y[:m], memory.head[:m]
+        for epoch in range(epochs):
+            order = torch.randperm(len(y), generator=torch_rng(seed, "batches", number, epoch))
+            draws = torch_rng(seed, "replay", number, epoch)
+            for current in order.split(size):
+                chosen = None
+                if len(memory) > m:
+                    chosen = torch.randperm(len(memory), generator=draws)[:m]
+                    X[:m], Y[:m] = memory.x[chosen], memory.y[chosen]
+                    H[:m] = memory.head[chosen]
+                n = m + len(current)
+                torch.index_select(x, 0, current, out=X[m:n])
+                torch.index_select(y, 0, current, out=Y[m:n])
+                torch.index_select(head, 0, current, out=H[m:n])
+                yield Batch(X[:n], Y[:n], H[:n], m, chosen)
+
+    def _training_data(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
+        tasks = self.scenario.tasks[0 if self.method.joint else number - 1 : number]
+        x = as_inputs(torch.cat([task.train.x for task in tasks]))
+        y = torch.cat([task.train.y for task in tasks])
+        head = torch.cat([torch.full_like(task.train.y, task.head) for task in tasks])
+        return x, y, head
+
+    def _pool(self, number: int) -> Tensor:
+        """The candidates of the task just learned; the same for every schedule, except with MoF."""
+        environment = self.environment
+        if number not in self._pool_cache or environment.selection == "mof":
+            self._pool_cache[number] = make_pool(
+                environment.selection,
+                self.scenario.tasks[number - 1],
+                environment.pool_size,
+                environment.seed,
+                self.features,
+            )
+        return self._pool_cache[number]
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def logits(self, x: Tensor, head: Tensor) -> Tensor:
+        """Each sample's logits on its own head; in Class-IL over the classes seen so far."""
+        logits = self.net.logits(x, head)
+        if self.scenario.kind == "class":
+            return logits[:, : self.n_learned * self.scenario.classes_per_task]
+        return logits
+
+    @torch.no_grad()
+    def features(self, x: Tensor) -> Tensor:
+        self.net.eval()
+        return torch.cat([self.net.features(rows) for rows in x.split(EVALUATION_ROWS)])
+
+    @torch.no_grad()
+    def accuracies(self) -> tuple[np.ndarray, np.ndarray]:
+        """Validation (NaN for unseen tasks) and test accuracy (every task) now: two rows of T."""
+        n = self.scenario.n_tasks
+        val, test = np.full(n, np.nan), np.full(n, np.nan)
+        if self.diverged:
+            return val, test
+        self.net.eval()
+        for i, task in enumerate(self.scenario.tasks):
+            test[i] = self._accuracy(task.test, task.head)
+            if i < self.n_learned:
+                val[i] = self._accuracy(task.val, task.head)
+        return val, test
+
+    def _accuracy(self, part: Part, head: int) -> float:
+        if self.scenario.kind == "class" and self.n_learned == 0:
+            return 0.0  # no class seen: nothing to answer with
+        right = 0
+        for start in range(0, len(part), EVALUATION_ROWS):
+            rows = slice(start, start + EVALUATION_ROWS)
+            heads = torch.full_like(part.y[rows], head)
+            guesses = self.logits(part.inputs(rows), heads).argmax(dim=1)
+            right += int((guesses == part.y[rows]).sum())
+        return right / len(part)
+
+    # -- snapshots ---------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """All that the next task needs, as copies: weights, optimizer, pools, the method's state."""
+        return {
+            "net": {name: t.clone() for name, t in self.net.state_dict().items()},
+            "optimizer": _copied(self.optimizer.state_dict()),
+            "pools": [pool.clone() for pool in self.pools],
+            "method": _copied(self.method.state()),
+            "n_learned": self.n_learned,
+            "diverged": self.diverged,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Back to a snapshot, which stays untouched."""
+        self.net.load_state_dict(state["net"])
+        self.optimizer.load_state_dict(_copied(state["optimizer"]))
+        self.pools = list(state["pools"])
+        self.method.load(_copied(state["method"]))
+        self.n_learned, self.diverged = state["n_learned"], state["diverged"]
+
+
+def _copied(value: Any) -> Any:
+    """A deep copy of nested dicts, lists and tensors (optimizers edit their state in place)."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_copied(item) for item in value)
+    return value

@@ -1,0 +1,157 @@
+"""Replay memory: candidate pools of past tasks, and filling a memory from counts.
+
+A pool is an ordering of a past task's training samples, made once when the task has been learned;
+a share of n takes its first n. Classes are interleaved, so that every prefix is as balanced as it can
+be. `uniform`, `kmeans` and `kcenter` look at the inputs only; `mof` (Mean-of-Features, herding)
+looks at the network that has just learned the task, so its pools depend on the schedule so far.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+
+from rslib.scenario import Task
+from rslib.seeding import derived_seed, rng
+
+Selector = Callable[[np.ndarray, int, tuple], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The samples replayed while one task is learned, task by task, oldest first."""
+
+    x: Tensor  # (m, ...) inputs, ready for the network
+    y: Tensor  # (m,) labels within their heads
+    head: Tensor  # (m,)
+    task: Tensor  # (m,) index of the task they come from, 0 = task 1
+    position: (
+        Tensor  # (m,) place in that task's pool: what a method stored per sample is found by it
+    )
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+def make_pool(
+    selection: str,
+    task: Task,
+    size: int,
+    seed: int,
+    features: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """Indices into `task.train`: the first `size` candidates (fewer where the task has fewer).
+
+    `features` maps network inputs to features; only "mof" asks for it.
+    """
+    if selection not in SELECTIONS:
+        raise ValueError(f"selection must be one of {', '.join(SELECTIONS)}, got {selection!r}")
+    labels = task.train.y.unique().tolist()
+    per_class = -(-size // len(labels))
+    orders = []
+    for label in labels:
+        mine = torch.nonzero(task.train.y == label).flatten()
+        inputs = task.train.inputs(mine)
+        if selection == "mof":
+            if features is None:
+                raise ValueError("Mean-of-Features needs the network that has learned the task")
+            inputs = features(inputs)
+        points = inputs.flatten(1).numpy()
+        order = SELECTIONS[selection](points, min(per_class, len(mine)), (seed, task.number, label))
+        orders.append(mine.numpy()[order])
+    return torch.from_numpy(_interleave(orders)[:size])
+
+
+def fill(
+    tasks: tuple[Task, ...], pools: list[Tensor], counts: tuple[int, ...], base: int = 0
+) -> Memory:
+    """The memory with `counts[i]` samples of task i+1.
+
+    In Class-IL every past task first gives its `base` leading candidates (one per class), which a
+    share does not count again.
+    """
+    x, y, head, number, position = [], [], [], [], []
+    for i, n in enumerate(counts):
+        places = torch.arange(base + n)
+        chosen = pools[i][places]
+        x.append(tasks[i].train.inputs(chosen))
+        y.append(tasks[i].train.y[chosen])
+        head.append(torch.full_like(places, tasks[i].head))
+        number.append(torch.full_like(places, i))
+        position.append(places)
+    if not x:  # task 1: nothing to replay
+        empty = torch.zeros(0, dtype=torch.long)
+        return Memory(tasks[0].train.inputs(slice(0, 0)), empty, empty, empty, empty)
+    return Memory(*(torch.cat(parts) for parts in (x, y, head, number, position)))
+
+
+def _interleave(orders: list[np.ndarray]) -> np.ndarray:
+    """First of each class, then second of each class, ...; a class that ran out is skipped."""
+    ranked = [(rank, c, i) for c, order in enumerate(orders) for rank, i in enumerate(order)]
+    return np.array([i for _, _, i in sorted(ranked)], dtype=np.int64)
+
+
+def _uniform(points: np.ndarray, n: int, key: tuple) -> np.ndarray:
+    """A prefix of one permutation per class, so that memories of any size nest."""
+    return rng(key[0], "pool", *key[1:]).permutation(len(points))[:n]
+
+
+def _kmeans(points: np.ndarray, n: int, key: tuple) -> np.ndarray:
+    """The sample nearest each of n centres, largest cluster first."""
+    # One thread: more change the order of sums, and with it the bits. Warnings: identical images
+    # give fewer distinct clusters than asked for, which the filling up below takes care of.
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        state = derived_seed(key[0], "kmeans", *key[1:]) % 2**32
+        fitted = KMeans(n_clusters=n, n_init=1, random_state=state).fit(points)
+    to_own_centre = ((points - fitted.cluster_centers_[fitted.labels_]) ** 2).sum(axis=1)
+    sizes = np.bincount(fitted.labels_, minlength=n)
+    chosen = []
+    for cluster in np.argsort(-sizes, kind="stable"):
+        members = np.flatnonzero(fitted.labels_ == cluster)
+        if len(members):
+            chosen.append(members[np.argmin(to_own_centre[members])])
+    rest = [i for i in _uniform(points, len(points), key) if i not in set(chosen)]
+    return np.array(chosen + rest[: n - len(chosen)])
+
+
+def _kcenter(points: np.ndarray, n: int, key: tuple) -> np.ndarray:
+    """Greedy farthest point: start nearest the mean, then always take the one farthest from all."""
+    chosen = [int(np.argmin(((points - points.mean(axis=0)) ** 2).sum(axis=1)))]
+    distance = np.full(len(points), np.inf)
+    while len(chosen) < n:
+        distance = np.minimum(distance, ((points - points[chosen[-1]]) ** 2).sum(axis=1))
+        distance[chosen] = -1  # identical images are at distance 0: never the same one twice
+        chosen.append(int(np.argmax(distance)))
+    return np.array(chosen)
+
+
+def _herding(features: np.ndarray, n: int, key: tuple) -> np.ndarray:
+    """Mean-of-Features: each next sample brings the mean of the chosen nearest the class mean."""
+    features = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    target, total = features.mean(axis=0), np.zeros_like(features[0])
+    free = np.ones(len(features), dtype=bool)
+    chosen = []
+    for k in range(1, n + 1):
+        gap = ((target - (total + features) / k) ** 2).sum(axis=1)
+        best = int(np.argmin(np.where(free, gap, np.inf)))
+        free[best] = False
+        total += features[best]
+        chosen.append(best)
+    return np.array(chosen)
+
+
+SELECTIONS: dict[str, Selector] = {
+    "uniform": _uniform,
+    "kmeans": _kmeans,
+    "kcenter": _kcenter,
+    "mof": _herding,
+}

@@ -1,0 +1,128 @@
+"""The paper's three networks: MLP, four-block ConvNet, reduced ResNet-18.
+
+A network is a trunk (inputs to features) and one linear output layer. With several heads, the heads
+are blocks of rows of that one layer, so a batch with samples of many tasks is one product and
+picking each sample's own head is one gather (see `Network.logits`). Weights come from a generator
+that is handed in: the same seed gives the same network in any process.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class Network(nn.Module):
+    """A trunk with `n_heads` heads of `head_size` outputs each."""
+
+    def __init__(self, trunk: nn.Module, n_features: int, n_heads: int, head_size: int):
+        super().__init__()
+        self.trunk = trunk
+        self.output = nn.Linear(n_features, n_heads * head_size)
+        self.n_heads, self.head_size = n_heads, head_size
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.trunk(x)  # (n, n_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.trunk(x))  # (n, n_heads * head_size)
+
+    def logits(self, x: Tensor, head: Tensor) -> Tensor:
+        """Each sample's logits on its own head: (n, head_size) from inputs and head numbers (n,)."""
+        return self.own_head(self(x), head)
+
+    def own_head(self, outputs: Tensor, head: Tensor) -> Tensor:
+        if self.n_heads == 1:
+            return outputs
+        rows = outputs.view(-1, self.n_heads, self.head_size)
+        return rows[torch.arange(len(rows)), head]
+
+
+def build(
+    network: str,
+    input_shape: tuple[int, ...],
+    n_heads: int,
+    head_size: int,
+    generator: torch.Generator,
+    hidden: int = 256,
+) -> Network:
+    """A freshly initialised network for inputs of this shape."""
+    if network not in ("mlp", "convnet", "resnet"):
+        raise ValueError(f"network must be mlp, convnet or resnet, got {network!r}")
+    if network == "mlp":
+        trunk, n_features = _mlp(math.prod(input_shape), hidden), hidden
+    else:
+        if len(input_shape) != 3:
+            raise ValueError(f"{network} needs images (channels, height, width), got {input_shape}")
+        trunk, n_features = (_convnet if network == "convnet" else _resnet)(input_shape)
+    net = Network(trunk, n_features, n_heads, head_size)
+    _initialise(net, generator)
+    return net
+
+
+def _mlp(n_inputs: int, hidden: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(n_inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU()
+    )
+
+
+def _convnet(input_shape: tuple[int, ...], filters: int = 64) -> tuple[nn.Module, int]:
+    """Four blocks of 3x3 convolution, batch norm, ReLU, 2x2 max-pooling (Vinyals et al., 2016)."""
+    channels, height, width = input_shape
+    layers: list[nn.Module] = []
+    for _ in range(4):
+        layers += [nn.Conv2d(channels, filters, 3, padding=1), nn.BatchNorm2d(filters), nn.ReLU()]
+        if min(height, width) > 1:  # images below 16x16 run out of pixels to pool
+            layers.append(nn.MaxPool2d(2))
+            height, width = height // 2, width // 2
+        channels = filters
+    return nn.Sequential(*layers, nn.Flatten()), filters * height * width
+
+
+class _Block(nn.Module):
+    """The basic residual block: two 3x3 convolutions and a shortcut."""
+
+    def __init__(self, n_in: int, n_out: int, stride: int):
+        super().__init__()
+        self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(n_out)
+        self.conv2 = nn.Conv2d(n_out, n_out, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(n_out)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or n_in != n_out:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(n_in, n_out, 1, stride, bias=False), nn.BatchNorm2d(n_out)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.norm1(self.conv1(x)))
+        return torch.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+def _resnet(input_shape: tuple[int, ...], width: int = 20) -> tuple[nn.Module, int]:
+    """ResNet-18 with 20 instead of 64 filters (Lopez-Paz and Ranzato, 2017)."""
+    layers: list[nn.Module] = [
+        nn.Conv2d(input_shape[0], width, 3, padding=1, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+    ]
+    n_in = width
+    for stage, stride in enumerate((1, 2, 2, 2)):
+        n_out = width * 2**stage
+        layers += [_Block(n_in, n_out, stride), _Block(n_out, n_out, 1)]
+        n_in = n_out
+    # Global average pooling: one feature per filter whatever the image size.
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), n_in
+
+
+def _initialise(net: nn.Module, generator: torch.Generator) -> None:
+    """PyTorch's own default distributions, drawn from our generator instead of the global one."""
+    for module in net.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            bound = 1 / math.sqrt(module.weight[0].numel())  # U(-1/sqrt(fan_in), 1/sqrt(fan_in))
+            with torch.no_grad():
+                module.weight.uniform_(-bound, bound, generator=generator)
+                if module.bias is not None:
+                    module.bias.uniform_(-bound, bound, generator=generator)

@@ -1,0 +1,183 @@
+"""Scenarios: a dataset as a sequence of tasks, in tensors ready for training.
+
+Split tasks cut the classes into groups, permuted tasks permute the pixels of all classes. In Task-IL
+every task has its own head; in Domain-IL all share one; in Class-IL one head over the classes seen so
+far. 15 % of each task's training data is held out for validation, seeded by the run seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rslib.data import Dataset
+from rslib.seeding import rng
+
+KINDS = ("task", "domain", "class")
+VALIDATION_SHARE = 0.15
+
+
+class ScenarioError(ValueError):
+    """A dataset that cannot be cut into the tasks asked for."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Inputs as stored (uint8, or float32 for users' data) and the labels the loss uses."""
+
+    x: Tensor
+    y: Tensor  # (n,) int64: within the head
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def inputs(self, index: Tensor | slice = slice(None)) -> Tensor:
+        return as_inputs(self.x[index])
+
+
+@dataclass(frozen=True)
+class Task:
+    number: int  # 1, 2, ..., T
+    classes: tuple[int, ...]  # the dataset's class numbers, in the order of the labels
+    head: int  # which block of outputs the task's samples use
+    train: Part
+    val: Part
+    test: Part
+
+
+@dataclass(frozen=True)
+class Scenario:
+    kind: str
+    tasks: tuple[Task, ...]
+    input_shape: tuple[int, ...]
+    n_heads: int
+    head_size: int
+    classes_per_task: int
+
+    @property
+    def n_tasks(self) -> int:
+        return len(self.tasks)
+
+
+def as_inputs(x: Tensor) -> Tensor:
+    """Network inputs in [0, 1]; no normalisation, no augmentation (protocol)."""
+    return x.float().div_(255) if x.dtype == torch.uint8 else x
+
+
+def class_order(seed: int, n_classes: int) -> list[int]:
+    """The order in which classes are cut into tasks; seed 0 keeps the dataset's own.
+
+    The legacy generator on purpose: it reproduces the paper's tables of task splits.
+    """
+    if seed == 0:
+        return list(range(n_classes))
+    return [int(c) for c in np.random.RandomState(seed).permutation(n_classes)]
+
+
+def task_splits(n_classes: int, n_tasks: int, class_order_seed: int = 0) -> list[tuple[int, ...]]:
+    """The classes of every task."""
+    per_task, left_over = divmod(n_classes, n_tasks)
+    if per_task < 2:
+        raise ScenarioError(
+            f"{n_tasks} tasks need at least {2 * n_tasks} classes (two each), there are {n_classes}"
+        )
+    if left_over:
+        fits = [n for n in range(2, n_classes // 2 + 1) if n_classes % n == 0]
+        raise ScenarioError(
+            f"{n_classes} classes do not divide into {n_tasks} equal tasks; "
+            + (
+                f"n_tasks could be {', '.join(map(str, fits))}"
+                if fits
+                else "no number of tasks fits"
+            )
+        )
+    order = class_order(class_order_seed, n_classes)
+    return [tuple(order[t * per_task : (t + 1) * per_task]) for t in range(n_tasks)]
+
+
+def make_scenario(
+    dataset: Dataset,
+    kind: str = "task",
+    n_tasks: int = 5,
+    seed: int = 1,
+    class_order_seed: int = 0,
+    permuted: bool = False,
+    max_train: int | None = None,
+) -> Scenario:
+    """Cut a dataset into tasks. `seed` moves the validation split (and permutations), nothing else."""
+    if kind not in KINDS:
+        raise ScenarioError(f"scenario must be one of {', '.join(KINDS)}, got {kind!r}")
+    if n_tasks < 2:
+        raise ScenarioError(f"continual learning needs at least two tasks, got {n_tasks}")
+    if permuted and kind != "domain":
+        raise ScenarioError("permuted tasks share one head: their scenario is 'domain'")
+    if permuted:
+        if class_order_seed:
+            raise ScenarioError("permuted tasks have all classes each: there is no class order")
+        tasks = _permuted_tasks(dataset, n_tasks, seed, max_train)
+        per_task = head_size = dataset.n_classes
+    else:
+        tasks = _split_tasks(dataset, kind, n_tasks, seed, class_order_seed)
+        per_task = len(tasks[0].classes)
+        head_size = per_task * n_tasks if kind == "class" else per_task
+    n_heads = n_tasks if kind == "task" else 1
+    return Scenario(kind, tuple(tasks), dataset.input_shape, n_heads, head_size, per_task)
+
+
+def _split_tasks(
+    dataset: Dataset, kind: str, n_tasks: int, seed: int, class_order_seed: int
+) -> list[Task]:
+    tasks = []
+    splits = task_splits(dataset.n_classes, n_tasks, class_order_seed)
+    for number, classes in enumerate(splits, start=1):
+        offset = (number - 1) * len(classes) if kind == "class" else 0
+        label_of = np.full(dataset.n_classes, -1)
+        label_of[list(classes)] = offset + np.arange(len(classes))
+        whole = _part(dataset.x_train, label_of[dataset.y_train])
+        test = _part(dataset.x_test, label_of[dataset.y_test])
+        train, val = _hold_out(whole, seed, number)
+        head = number - 1 if kind == "task" else 0
+        tasks.append(Task(number, classes, head, train, val, test))
+    return tasks
+
+
+def _permuted_tasks(dataset: Dataset, n_tasks: int, seed: int, max_train: int | None) -> list[Task]:
+    """Every task has all classes; task 1 sees the pixels as they are."""
+    n = len(dataset.y_train)
+    chosen = np.sort(rng(seed, "subset").permutation(n)[: max_train or n])
+    whole = _part(dataset.x_train[chosen], dataset.y_train[chosen])
+    test = _part(dataset.x_test, dataset.y_test)
+    tasks = []
+    for number in range(1, n_tasks + 1):
+        n_pixels = whole.x[0].numel()
+        order = rng(seed, "pixels", number).permutation(n_pixels)
+        pixels = torch.arange(n_pixels) if number == 1 else torch.from_numpy(order)
+        train, val = _hold_out(_permute(whole, pixels), seed, number)
+        classes = tuple(range(dataset.n_classes))
+        tasks.append(Task(number, classes, 0, train, val, _permute(test, pixels)))
+    return tasks
+
+
+def _permute(part: Part, pixels: Tensor) -> Part:
+    return Part(part.x.flatten(1)[:, pixels].view(part.x.shape), part.y)
+
+
+def _part(x: np.ndarray, labels: np.ndarray) -> Part:
+    mine = np.flatnonzero(labels >= 0)
+    return Part(torch.from_numpy(np.ascontiguousarray(x[mine])), torch.from_numpy(labels[mine]))
+
+
+def _hold_out(part: Part, seed: int, task: int) -> tuple[Part, Part]:
+    """Training and validation parts: 15 %, rounded down, but never nothing to learn from."""
+    order = torch.from_numpy(rng(seed, "validation", task).permutation(len(part)))
+    n_val = int(VALIDATION_SHARE * len(part))
+    if n_val == 0:
+        raise ScenarioError(
+            f"task {task} has only {len(part)} training samples: too few to hold out "
+            f"{VALIDATION_SHARE:.0%} for validation"
+        )
+    val, train = order[:n_val].sort().values, order[n_val:].sort().values
+    return Part(part.x[train], part.y[train]), Part(part.x[val], part.y[val])

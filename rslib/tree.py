@@ -1,0 +1,253 @@
+"""The schedule tree: training along a path of memory compositions, each prefix at most once.
+
+The network after task t is a pure function of the environment and the compositions chosen for the
+tasks 2..t. So the tree keeps a row of accuracies per node and a snapshot per inner node; MCTS, BFS,
+the baselines, the RL environments and the widgets all walk the same tree, and comparisons are paired.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from rslib import metrics
+from rslib.environment import Environment
+from rslib.learner import Learner
+from rslib.schedule import Composition, Schedule, ScheduleError, checked_path, compositions, counts
+from rslib.store import UNTRAINED, Row, Store, path_text
+
+RAM_LIMIT = 256 * 2**20  # bytes of snapshots a tree holds in memory
+
+
+@dataclass(frozen=True)
+class Node:
+    """The network after some tasks: what it was given to replay, and how well it does."""
+
+    environment: Environment
+    path: tuple[Composition, ...]
+    val: np.ndarray  # (t+1, T) validation accuracies; row 0 (untrained) and unseen tasks are NaN
+    test: np.ndarray  # (t+1, T) test accuracies; row 0 is the untrained network
+
+    @property
+    def depth(self) -> int:
+        """How many tasks have been learned."""
+        return len(self.path) + 1
+
+    @property
+    def complete(self) -> bool:
+        return self.depth == self.environment.n_tasks
+
+    @property
+    def converged(self) -> bool:
+        return not np.isnan(self.test).any()
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(self.path)
+
+    @property
+    def reward(self) -> float:
+        """Mean validation accuracy of the tasks seen: what search and policies maximise."""
+        return float(self.val[-1, : self.depth].mean())
+
+    @property
+    def acc(self) -> float:
+        """Mean test accuracy of the tasks seen; the paper's ACC once all are."""
+        return float(self.test[-1, : self.depth].mean())
+
+    @property
+    def bwt(self) -> float:
+        return metrics.bwt(self.test[:, : self.depth])
+
+    @property
+    def fwt(self) -> float:
+        return metrics.fwt(self.test[:, : self.depth])
+
+    def __str__(self) -> str:
+        state = f"ACC {self.acc:.2%}" if self.converged else "did not converge"
+        return f"after task {self.depth} of {self.environment.n_tasks}: {state}"
+
+
+class ScheduleTree:
+    """All schedules of one environment. `store=None`: this process's memory only."""
+
+    def __init__(
+        self, environment: Environment, store: Store | None = None, ram_limit: int = RAM_LIMIT
+    ):
+        self.environment, self.store = environment, store
+        self.n_tasks: int = environment.n_tasks or 0
+        self.trained = 0  # task trainings done by this tree
+        if environment.budget(self.n_tasks - 1) < 0:
+            needed = (self.n_tasks - 1) * environment.base
+            raise ScheduleError(
+                f"memory size {environment.memory_size} is too small: Class-IL keeps one sample of "
+                f"each past class, {needed} before the last task"
+            )
+        self._rows: dict[str, Row] = store.rows(environment.key) if store else {}
+        self._snapshots = _Snapshots(ram_limit)
+        self._learner: Learner | None = None
+        self._at: tuple[Composition, ...] | None = None  # where the learner stands; None: untrained
+
+    # -- what may be replayed ----------------------------------------------------------------------
+
+    def available(self, k: int) -> list[int]:
+        """How many samples a schedule can take from each of the k tasks seen."""
+        environment = self.environment
+        sizes = [len(task.train) for task in environment.tasks().tasks[:k]]
+        return [min(environment.pool_size, n) - environment.base for n in sizes]
+
+    def budget(self, k: int) -> int:
+        """How many samples may be scheduled with k tasks seen."""
+        return self.environment.budget(k)
+
+    def counts(self, proportions: Iterable, k: int) -> Composition:
+        """A composition from shares of the k tasks seen, as this environment rounds and caps it."""
+        return counts(list(proportions), self.budget(k), self.available(k))
+
+    def compositions(self, k: int) -> list[Composition]:
+        """The distinct children of a node with k tasks seen (for k small enough to list)."""
+        if self.environment.method == "joint":
+            return [(0,) * k]
+        return compositions(k, self.budget(k), self.available(k))
+
+    # -- walking -----------------------------------------------------------------------------------
+
+    def walk(self, path: Iterable[Iterable[int]] | Schedule = ()) -> Node:
+        """The node at the end of a path: looked up where it is known, trained where it is not."""
+        path = self._checked(path.compositions if isinstance(path, Schedule) else path)
+        texts = [UNTRAINED] + [path_text(path[:i]) for i in range(len(path) + 1)]
+        for depth, text in enumerate(texts):
+            if self._row(text) is None:
+                self._train(path, depth)
+                break
+        rows = [self._rows[text] for text in texts]
+        return Node(
+            self.environment,
+            path,
+            np.array([row.val for row in rows]),
+            np.array([row.test for row in rows]),
+        )
+
+    def known(self, path: Iterable[Iterable[int]]) -> bool:
+        """Whether walking this path needs no training."""
+        path = self._checked(path)
+        texts = [UNTRAINED] + [path_text(path[:i]) for i in range(len(path) + 1)]
+        return all(self._row(text) is not None for text in texts)
+
+    def _checked(self, path: Iterable[Iterable[int]]) -> tuple[Composition, ...]:
+        path = checked_path(path)
+        if len(path) > self.n_tasks - 1:
+            raise ScheduleError(f"{len(path)} compositions, but only {self.n_tasks} tasks")
+        for k, composition in enumerate(path, start=1):
+            if self.environment.method == "joint" and any(composition):
+                raise ScheduleError("joint training replays nothing: its compositions are zero")
+            if sum(composition) > self.budget(k):
+                raise ScheduleError(
+                    f"composition {k} {composition} asks for {sum(composition)} samples; "
+                    f"the memory has room for {self.budget(k)}"
+                )
+            for i, (n, pool) in enumerate(zip(composition, self.available(k), strict=True), 1):
+                if n > pool:
+                    raise ScheduleError(
+                        f"composition {k} {composition} asks for {n} samples of task {i}; "
+                        f"its pool holds {pool}"
+                    )
+        return path
+
+    def _row(self, text: str) -> Row | None:
+        if text not in self._rows and self.store:
+            row = self.store.row(self.environment.key, text)  # another process may have put it
+            if row:
+                self._rows[text] = row
+        return self._rows.get(text)
+
+    def _train(self, path: tuple[Composition, ...], missing: int) -> None:
+        """Fill in the rows from depth `missing` (0 = untrained) down to the end of the path."""
+        learner = self._learner_above(path, missing)
+        if missing == 0:
+            self._put(UNTRAINED, learner, time.perf_counter())
+        for depth in range(learner.n_learned + 1, len(path) + 2):
+            start = time.perf_counter()
+            self._at = None  # if interrupted in the middle, the learner stands nowhere
+            learner.learn(path[depth - 2] if depth > 1 else ())
+            self.trained += 1
+            node = path[: depth - 1]
+            if depth < self.n_tasks:  # leaves are never trained on from
+                self._save(node, learner)
+            self._put(path_text(node), learner, start)
+            self._at = node
+
+    def _put(self, text: str, learner: Learner, start: float) -> None:
+        if text in self._rows:
+            return  # trained again only because its snapshot was gone
+        val, test = learner.accuracies()
+        self._rows[text] = Row(val, test, time.perf_counter() - start)
+        if self.store:
+            self.store.put(self.environment, text, self._rows[text])
+
+    def _learner_above(self, path: tuple[Composition, ...], missing: int) -> Learner:
+        """The learner at the deepest ancestor of depth `missing - 1` or less that can be had."""
+        if self._learner is None:
+            self._learner = Learner(self.environment)
+        for depth in range(missing - 1, 0, -1):
+            node = path[: depth - 1]
+            if self._at == node:
+                return self._learner
+            state = self._snapshots.get(node)
+            if state is None and self.store:
+                state = self.store.load_checkpoint(self.environment.key, path_text(node))
+                if state is not None:
+                    self._snapshots.put(node, state)
+            if state is not None:
+                self._learner.restore(state)
+                return self._learner
+        self._learner.reset()
+        return self._learner
+
+    def _save(self, node: tuple[Composition, ...], learner: Learner) -> None:
+        state = learner.snapshot()
+        self._snapshots.put(node, state)
+        if self.store:
+            self.store.save_checkpoint(self.environment, path_text(node), state)
+
+    def __repr__(self) -> str:
+        return f"<ScheduleTree of {self.environment}: {len(self._rows)} nodes known>"
+
+
+class _Snapshots:
+    """Snapshots in memory, the least recently used dropped when they exceed the limit."""
+
+    def __init__(self, limit: int):
+        self.limit, self.size = limit, 0
+        self._states: OrderedDict[tuple, tuple[dict[str, Any], int]] = OrderedDict()
+
+    def get(self, node: tuple) -> dict[str, Any] | None:
+        if node not in self._states:
+            return None
+        self._states.move_to_end(node)
+        return self._states[node][0]
+
+    def put(self, node: tuple, state: dict[str, Any]) -> None:
+        if node in self._states:
+            self.size -= self._states.pop(node)[1]
+        size = _nbytes(state)
+        self._states[node] = (state, size)
+        self.size += size
+        while self.size > self.limit and len(self._states) > 1:
+            self.size -= self._states.popitem(last=False)[1][1]
+
+
+def _nbytes(value: Any) -> int:
+    if isinstance(value, Tensor):
+        return value.nbytes
+    if isinstance(value, dict):
+        return sum(map(_nbytes, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(_nbytes, value))
+    return 0
