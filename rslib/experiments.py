@@ -168,7 +168,7 @@ def _finished(jobs: dict) -> Iterator:
     elif isinstance(first, cf.Future) or first is None:
         yield from cf.as_completed(jobs)
     else:  # Dask's own futures
-        from distributed import as_completed
+        from distributed import as_completed  # pyright: ignore[reportMissingImports]
 
         yield from as_completed(list(jobs))
 
@@ -186,7 +186,7 @@ class _executor:
             return self.given
         address = os.environ.get("RSLIB_CLUSTER")
         if address:
-            from distributed import Client
+            from distributed import Client  # pyright: ignore[reportMissingImports]
 
             self.made = Client(address)
         elif self.n_jobs > 1 and self.n_cells > 1:

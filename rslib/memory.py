@@ -111,12 +111,13 @@ def _kmeans(points: np.ndarray, n: int, key: tuple) -> np.ndarray:
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         state = derived_seed(key[0], "kmeans", *key[1:]) % 2**32
-        fitted = KMeans(n_clusters=n, n_init=1, random_state=state).fit(points)
-    to_own_centre = ((points - fitted.cluster_centers_[fitted.labels_]) ** 2).sum(axis=1)
-    sizes = np.bincount(fitted.labels_, minlength=n)
+        fitted = KMeans(n_clusters=n, n_init="auto", random_state=state).fit(points)
+    label_of = np.asarray(fitted.labels_)
+    to_own_centre = ((points - fitted.cluster_centers_[label_of]) ** 2).sum(axis=1)
+    sizes = np.bincount(label_of, minlength=n)
     chosen = []
     for cluster in np.argsort(-sizes, kind="stable"):
-        members = np.flatnonzero(fitted.labels_ == cluster)
+        members = np.flatnonzero(label_of == cluster)
         if len(members):
             chosen.append(members[np.argmin(to_own_centre[members])])
     rest = [i for i in _uniform(points, len(points), key) if i not in set(chosen)]

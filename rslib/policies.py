@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from rslib import schedule
 from rslib.seeding import rng as derived_rng
 
-Rule = Callable[[np.ndarray, np.random.Generator, float | None], Sequence]
+Weights = Sequence[Any] | np.ndarray  # one per task seen
+Rule = Callable[[np.ndarray, np.random.Generator, float | None], Weights]
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Policy:
             raise ValueError(
                 f"policy {self.name!r} gave {len(weights)} weights for {len(val)} tasks"
             )
-        return schedule.counts(weights, memory_size, available)
+        return schedule.counts(list(weights), memory_size, available)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ class Preset:
     max_train: int | None = None  # a random subset of the training set, for Permuted MNIST
 
 
-_LONG = dict(n_tasks=20, memory_size=100, tiny_memory_size=50)
 _MEMORY_20 = (95, 285, 475, 950, 2375)
 _MEMORY_10 = (90, 270, 450, 900, 2250)
 
@@ -54,8 +53,10 @@ PAPER: dict[str, Preset] = {
         network="convnet",
         epochs=25,
         batch_size=256,
+        n_tasks=20,
+        memory_size=100,
+        tiny_memory_size=50,
         memory_sizes=_MEMORY_20,
-        **_LONG,
     ),
     "miniimagenet": Preset(
         "Split miniImagenet",
@@ -63,8 +64,10 @@ PAPER: dict[str, Preset] = {
         epochs=1,
         first_epochs=5,
         batch_size=32,
+        n_tasks=20,
+        memory_size=100,
+        tiny_memory_size=50,
         memory_sizes=_MEMORY_20,
-        **_LONG,
     ),
     "cifar10": Preset("Split CIFAR-10", network="convnet", epochs=20, batch_size=256),
 }
@@ -183,14 +186,25 @@ TAU: dict[str, dict[str, tuple[float, tuple[float, ...]]]] = {
 }
 
 # Where the paper has no value (embedded and users' data): a middle of its five-task grid.
-_ANY_TAU = {"task": (0.95, _FIVE), "class": (0.5, _CLASS_5), "ets+heur": (0.97, _FIVE)}
+_ANY_TAU: dict[str, tuple[float, tuple[float, ...]]] = {
+    "task": (0.95, _FIVE),
+    "class": (0.5, _CLASS_5),
+    "ets+heur": (0.97, _FIVE),
+}
 
 
 def tau(dataset: str, kind: str = "task") -> float:
     """The paper's threshold of Heur-GD ("task", "class") or ETS+Heur-GD ("ets+heur")."""
-    return TAU[kind].get(dataset, _ANY_TAU[kind])[0]
+    return _tau(dataset, kind)[0]
 
 
 def tau_grid(dataset: str, kind: str = "task") -> tuple[float, ...]:
     """The values the paper searched."""
-    return TAU[kind].get(dataset, _ANY_TAU[kind])[1]
+    return _tau(dataset, kind)[1]
+
+
+def _tau(dataset: str, kind: str) -> tuple[float, tuple[float, ...]]:
+    if kind not in TAU:
+        raise ValueError(f"kind of threshold must be one of {', '.join(TAU)}, got {kind!r}")
+    table = TAU[kind]
+    return table[dataset] if dataset in table else _ANY_TAU[kind]
