@@ -20,6 +20,7 @@ from rslib import policies
 from rslib.policies import Policy
 from rslib.schedule import Composition, Schedule, n_actions, sample_action
 from rslib.seeding import rng as derived_rng
+from rslib.store import path_from_text
 from rslib.tree import Node, ScheduleTree
 
 EXPLORATION = 0.1  # C in the paper's UCT
@@ -230,11 +231,16 @@ SEARCHES = ("mcts", "random-best", "bfs")
 
 
 def run(tree: ScheduleTree, name: str, rollouts: int = 100, progress: bool = False) -> Result:
-    """Any policy or search by name: what grids of experiments are made of."""
+    """Any policy or search by name: what grids of experiments are made of.
+
+    "schedule:10/5,5/..." is a fixed schedule, its compositions written out.
+    """
     if name == "mcts":
         return mcts(tree, rollouts, progress=progress)
     if name == "random-best":
         return random_best(tree, rollouts, progress=progress)
     if name == "bfs":
         return bfs(tree, progress=progress)
+    if name.startswith("schedule:"):
+        return run_policy(tree, Schedule(path_from_text(name.removeprefix("schedule:"))))
     return run_policy(tree, name)

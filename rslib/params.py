@@ -1,0 +1,201 @@
+"""Notebook parameters: checked in the first second, with what is allowed in the message.
+
+papermill hands over what the shell gave it: `-p quick false` arrives as the true string "false",
+`-p seeds "[1,2]"` as a string, `1e3` as a float, and an unknown name only warns. `check(globals())`,
+called once below the parameters cell, turns each into the value that was meant or stops.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import os
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rslib import data, presets
+from rslib.environment import Environment
+from rslib.profiles import PROFILES, Profile
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+class ParameterError(ValueError):
+    """A notebook parameter that cannot be meant."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What a notebook runs with; what was not given comes from the profile and the presets."""
+
+    notebook: str  # "04"
+    dataset: str
+    profile_name: str
+    profile: Profile
+    seeds: tuple[int, ...]
+    rollouts: int
+    memory_size: int
+    n_jobs: int
+    out_dir: Path
+
+    def environment(self, seed: int, **changes: Any) -> Environment:
+        """The environment of this notebook's dataset, with the profile's shortenings."""
+        settings: dict[str, Any] = {"memory_size": self.memory_size} | self.profile.environment
+        return Environment(self.dataset, seed=seed, **(settings | changes))
+
+    @property
+    def preset(self) -> presets.Preset:
+        return presets.preset(self.dataset)
+
+    @property
+    def title(self) -> str:
+        return self.preset.title
+
+    @property
+    def name(self) -> str:
+        """The dataset as a folder name: figures/<name>/."""
+        return Path(self.dataset).stem
+
+    def _repr_html_(self) -> str:
+        rows = {
+            "dataset": f"{self.title} ({data.load(self.dataset).provenance})",
+            "profile": self.profile_name,
+            "seeds": ", ".join(map(str, self.seeds)),
+            "rollouts": self.rollouts,
+            "memory size M": self.memory_size,
+            "processes": self.n_jobs,
+            "figures and tables under": self.out_dir,
+        }
+        cells = "".join(f"<tr><th>{k}</th><td>{v}</td></tr>" for k, v in rows.items())
+        return f"<table>{cells}</table>"
+
+
+KNOWN = ("dataset", "profile", "seeds", "rollouts", "memory_size", "n_jobs", "out_dir")
+
+
+def check(namespace: Mapping[str, Any], notebook: str, extra: Mapping[str, Any] = {}) -> Parameters:
+    """The parameters in a notebook's `globals()`, or an error that lists what is allowed.
+
+    `extra` names further parameters of this notebook with their checks: a type, a tuple of allowed
+    values, or a function; their values are turned into the right type in `namespace` itself.
+    """
+    _refuse_unknown(namespace, (*KNOWN, *extra))
+    given = {name: _meant(namespace.get(name)) for name in KNOWN}
+    profile_name = _one_of("profile", given["profile"] or "quick", tuple(PROFILES))
+    profile = PROFILES[profile_name]
+    profile = replace(profile, **profile.changes.get(notebook, {}))
+    dataset = _dataset(given["dataset"])
+    memory = presets.preset(dataset).memory_size
+    for name, wanted in extra.items():
+        _set(namespace, name, _extra(name, _meant(namespace.get(name)), wanted))
+    return Parameters(
+        notebook=notebook,
+        dataset=dataset,
+        profile_name=profile_name,
+        profile=profile,
+        seeds=_seeds(given["seeds"], profile.seeds),
+        rollouts=_whole("rollouts", given["rollouts"], profile.rollouts, least=1),
+        memory_size=_whole("memory_size", given["memory_size"], memory, least=1),
+        n_jobs=_whole("n_jobs", given["n_jobs"], os.cpu_count() or 1, least=1),
+        out_dir=_folder(given["out_dir"]),
+    )
+
+
+def _refuse_unknown(namespace: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    """Plain values at the top of a notebook are parameters; papermill injects them there."""
+    jupyter = ("In", "Out", "exit", "quit", "get_ipython", "open")
+    plain = str | int | float | list | tuple | dict | bool | types.NoneType
+    for name, value in namespace.items():
+        if name.startswith("_") or name in jupyter or name in known:
+            continue
+        if isinstance(value, plain):
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ParameterError(f"unknown parameter {name!r}.{hint} Allowed: {', '.join(known)}")
+
+
+def _meant(value: Any) -> Any:
+    """A string from the command line as the Python value it spells, where it spells one."""
+    if not isinstance(value, str):
+        return value
+    spelt = {"true": True, "false": False, "none": None, "null": None, "": None}
+    text = value.strip()
+    if text.lower() in spelt:
+        return spelt[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _whole(name: str, value: Any, default: int, least: int) -> int:
+    if value is None:
+        return default
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # 1e3 is meant as 1000
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ParameterError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return value
+
+
+def _seeds(value: Any, default: tuple[int, ...]) -> tuple[int, ...]:
+    if value is None:
+        return default
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = [value]
+    if not isinstance(value, list | tuple) or not value:
+        raise ParameterError(f'seeds must be a list such as "[1, 2, 3]", got {value!r}')
+    seeds = tuple(_whole("every seed", seed, 0, least=0) for seed in value)
+    if len(set(seeds)) != len(seeds):
+        raise ParameterError(f"seeds must differ, got {list(seeds)}")
+    return seeds
+
+
+def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise ParameterError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+    return value
+
+
+def _dataset(value: Any) -> str:
+    """A known name or a readable .npz; its data are loaded here, so that trouble shows at once."""
+    name = "digits" if value is None else str(value)
+    if name.endswith(".npz") and not Path(name).is_absolute() and not Path(name).exists():
+        # Typed from the repository root, run from notebooks/: both are meant to work.
+        if (REPOSITORY / name).exists():
+            name = str(REPOSITORY / name)
+    try:
+        data.load(name)
+    except data.DataError as error:
+        raise ParameterError(f"dataset {name!r}: {error}") from None
+    return name
+
+
+def _folder(value: Any) -> Path:
+    """Where figures/ and tables/ are written: the repository, or the working folder outside one."""
+    if value is None:
+        return REPOSITORY if (REPOSITORY / "notebooks").is_dir() else Path.cwd()
+    folder = Path(str(value)).expanduser().resolve()
+    if folder.exists() and not folder.is_dir():
+        raise ParameterError(f"out_dir must be a folder, but {folder} is a file")
+    return folder
+
+
+def _extra(name: str, value: Any, wanted: Any) -> Any:
+    if isinstance(wanted, tuple):
+        return _one_of(name, value, wanted)
+    if wanted is int:
+        return _whole(name, value, 0, least=0)
+    if wanted is bool:
+        if not isinstance(value, bool):
+            raise ParameterError(f"{name} must be true or false, got {value!r}")
+        return value
+    return wanted(value)
+
+
+def _set(namespace: Mapping[str, Any], name: str, value: Any) -> None:
+    if isinstance(namespace, dict):
+        namespace[name] = value
