@@ -125,18 +125,20 @@ def _make(
     provenance: str,
     subset: str | None = None,
 ) -> Dataset:
-    x_train, y_train, x_test, y_test = arrays
-    parts = [x_train, y_train.astype(np.int64), x_test, y_test.astype(np.int64)]
-    parts = [np.ascontiguousarray(part) for part in parts]
+    x_train, y_train, x_test, y_test = map(np.ascontiguousarray, arrays)
+    y_train, y_test = y_train.astype(np.int64), y_test.astype(np.int64)
     digest = hashlib.sha256()
-    for part in parts:
+    for part in (x_train, y_train, x_test, y_test):
         part.flags.writeable = False
         digest.update(f"{part.dtype.str}{part.shape}".encode())
         digest.update(part.data)
-    return Dataset(name, *parts, class_names, digest.hexdigest(), provenance, subset)
+    fingerprint = digest.hexdigest()
+    return Dataset(
+        name, x_train, y_train, x_test, y_test, class_names, fingerprint, provenance, subset
+    )
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _read_embedded(name: str) -> Dataset:
     if name in glyphs.LETTERS:
         letters = glyphs.LETTERS[name]
@@ -144,9 +146,8 @@ def _read_embedded(name: str) -> Dataset:
         return _make(name, glyphs.load(name), tuple(letters), said)
     from sklearn.datasets import load_digits
 
-    bunch = load_digits()
-    x = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[:, None]  # (1797, 1, 8, 8), from 0..16
-    y = bunch.target
+    pixels, y = map(np.asarray, load_digits(return_X_y=True))  # (1797, 64) in 0..16, (1797,)
+    x = np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
     # An own split, since scikit-learn's splitter may change with its version: every class gives
     # a fifth of its images, drawn from numpy's frozen legacy stream, to the test set.
     random = np.random.RandomState(0)
@@ -192,7 +193,7 @@ def _open_npz(path: Path) -> dict[str, np.ndarray]:
             size = sum(member.file_size for member in archive.infolist())
         if size > _MAX_NPZ:
             raise DataError(f"it unpacks to {size} bytes, more than the {_MAX_NPZ} allowed")
-        with np.load(path, allow_pickle=False) as npz:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as npz:
             if lacking := [key for key in _ARRAYS if key not in npz]:
                 raise DataError(f"it lacks {', '.join(lacking)}; it has {', '.join(npz) or 'none'}")
             return {key: npz[key] for key in (*_ARRAYS, "class_names") if key in npz}
@@ -282,14 +283,14 @@ def _check_class_names(given: np.ndarray | None, n_classes: int) -> tuple[str, .
 
 
 def _row(name: str) -> list[str]:
+    base = _SAME_ARRAYS.get(name, name)
+    found = fetch.find(base) if base in fetch.LAYOUTS else None
+    if found is None and base in fetch.LAYOUTS:
+        return [name, "no", "", "", "", "", f"python -m rslib.data get {base}"]
     try:
         dataset = _load(name, download=False)
     except DataError as error:
-        if "is not here" not in str(error):
-            return [name, "REFUSED", "", "", "", "", str(error)]
-        return [name, "no", "", "", "", "", f"python -m rslib.data get {name}"]
-    base = _SAME_ARRAYS.get(name, name)
-    found = fetch.find(base) if base in fetch.LAYOUTS else None
+        return [name, "REFUSED", "", "", "", "", str(error)]
     size = sum(getattr(dataset, key).nbytes for key in _ARRAYS)
     counts = f"{len(dataset.x_train)}+{len(dataset.x_test)}"
     shape = "x".join(map(str, dataset.input_shape))

@@ -380,6 +380,8 @@ def read(found: Found) -> tuple[Arrays, str]:
 
 # -------------------------------------------------------------------------------------- fetching
 
+# What a source may fail with; then the next one is tried. (DataError is a ValueError.)
+_FAILURES = (ValueError, OSError, ImportError, RuntimeError, subprocess.SubprocessError)
 _SOURCE = "SOURCE.txt"  # one line beside fetched files: where they came from
 
 
@@ -420,7 +422,7 @@ def get(name: str) -> Found:
                     try:
                         note = source(name, Path(folder))
                         return _install(name, Path(folder), note)
-                    except (DataError, OSError) as error:
+                    except _FAILURES as error:
                         tried.append(str(error))
     except OSError as error:  # a read-only checkout, for example
         tried.append(str(error))
@@ -429,9 +431,10 @@ def get(name: str) -> Found:
 
 @contextlib.contextmanager
 def _locked(name: str) -> Iterator[None]:
-    """One process fetches, the others wait. Where there are no POSIX locks all of them fetch,
+    """One process fetches, the others wait.
 
-    which wastes a download but harms nobody: files are complete before `os.replace` shows them.
+    Where there are no POSIX locks all of them fetch, which wastes a download but harms nobody:
+    a file is complete before `os.replace` shows it.
     """
     try:
         import fcntl
@@ -450,12 +453,12 @@ def _install(name: str, staging: Path, note: str) -> Found:
     staged = find(name, [staging])
     if staged is None:
         raise DataError(f"{note}: the files are not there after unpacking")
-    target = OWN / staged.layout.folders[0]
-    target.mkdir(parents=True, exist_ok=True)
-    contents: dict[str, bytes] = {}
+    contents = {_SOURCE: f"{note}\n".encode()}
     for file, digest in staged.layout.sums.items():
         contents[file] = _verified(staged.folder, file, digest)
-    for file, raw in {_SOURCE: f"{note}\n".encode(), **contents}.items():
+    target = OWN / staged.layout.folders[0]
+    target.mkdir(parents=True, exist_ok=True)
+    for file, raw in contents.items():
         ready = staging / "ready"
         ready.write_bytes(raw)
         os.replace(ready, target / file)
@@ -619,7 +622,8 @@ def _run(command: list[str], folder: Path, size: int | None) -> None:
             bar.update(size - bar.n)
     if process.returncode != 0:
         lines = log.read_text(errors="replace").strip().splitlines()
-        said = re.sub(r"\w+://\S+", "<address>", next((s for s in lines if "rr" in s[:9]), "?"))
+        said = next((s for s in lines if re.match("E:|npm err", s, re.I)), "".join(lines[-1:]))
+        said = re.sub(r"\w+://\S+", "<address>", said)
         raise DataError(f"{title}: failed with status {process.returncode} ({said[:160]})")
 
 
@@ -657,9 +661,9 @@ def _png_to_bin(source: Path, batches: list[str], target: Path) -> None:
         np.array(json.loads((source / f"{part}_lables.json").read_text()), np.uint8)
         for part in ("train", "test")
     )
-    labels = [*train.reshape(5, 10_000), test]
+    labels = [*train.reshape(5, -1), test]
     for batch, y in zip(batches, labels, strict=True):
         with Image.open(source / f"{batch}.png", formats=["PNG"]) as image:
-            pixels = np.asarray(image.convert("RGB"))  # (10000, 1024, 3)
+            pixels = np.asarray(image.convert("RGB"))  # (images, 1024, 3)
         rows = np.concatenate([y[:, None], pixels.transpose(0, 2, 1).reshape(-1, 3072)], axis=1)
         (target / f"{batch}.bin").write_bytes(rows.tobytes())

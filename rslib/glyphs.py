@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 
 LETTERS = {"glyphs": "ABCDEFGHIJ", "glyphs2": "KLMNOPQRST"}
-RECIPE = 1  # raise when a change below moves pixels: caches of older recipes are then ignored
 N_TRAIN, N_TEST = 400, 100  # per class
 SIZE = 28
 _MASTER = 112  # pixels; the drawings are made four times larger than the examples
@@ -49,7 +48,7 @@ def _masters(letters: str) -> np.ndarray:
             corner = ((_MASTER - left - right) / 2, (_MASTER - top - bottom) / 2)
             image = Image.new("L", (_MASTER, _MASTER))
             ImageDraw.Draw(image).text(corner, letter, fill=255, font=font)
-            image = image.filter(ImageFilter.GaussianBlur(3))  # a slope at the edge: see render()
+            image = image.filter(ImageFilter.GaussianBlur(2.5))  # a slope at the edge: see render()
             drawn[row, column] = np.asarray(image, np.float32) / 255
     return drawn
 
@@ -65,12 +64,12 @@ def render(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     n = n_class * len(letters)
     y = np.repeat(np.arange(len(letters)), n_class)
     font = random.randint(len(_FONTS), size=n)
-    angle = np.deg2rad(random.uniform(-25, 25, n))
-    scale = random.uniform(0.75, 1.15, (2, n)) * _MASTER / SIZE * 1.05  # master pixels per pixel
-    shift = random.uniform(-3, 3, (2, n))  # pixels
-    level = random.uniform(0.30, 0.60, n)  # where the edge lies on the blurred slope: stroke width
+    angle = np.deg2rad(random.uniform(-20, 20, n))
+    scale = random.uniform(0.7, 1.05, (2, n)) * _MASTER / SIZE  # master pixels per pixel
+    shift = random.uniform(-2.5, 2.5, (2, n))  # pixels
+    level = random.uniform(0.15, 0.40, n)  # where the edge lies on the blurred slope: stroke width
     ink = random.uniform(0.6, 1.0, n)
-    grain = random.uniform(0.05, 0.18, n)
+    grain = random.uniform(0.05, 0.15, n)
 
     axis = np.arange(SIZE) - (SIZE - 1) / 2
     rows, columns = np.meshgrid(axis, axis, indexing="ij")  # (28, 28)
@@ -84,7 +83,7 @@ def render(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
             centre + scale[1, i] * (sin * r + cos * c),
         ]
         soft = map_coordinates(masters[y[i], font[i]], where, order=1)
-        ragged = zoom(random.normal(0, 0.12, (7, 7)), 4, order=1)  # smooth noise along the stroke
+        ragged = zoom(random.normal(0, 0.07, (7, 7)), 4, order=1)  # smooth noise along the stroke
         stroke = np.clip((soft - level[i] + ragged) * 3 + 0.5, 0, 1)
         stroke[soft < 0.02] = 0  # the noise bends strokes, it draws no new ones
         pixel = ink[i] * stroke + random.normal(0, grain[i], (SIZE, SIZE))
@@ -97,7 +96,7 @@ def render(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 
 def cache_file(name: str) -> Path:
-    """Depends on everything that can move a pixel, so an upgrade never meets old pixels."""
+    """Named after all that can move a pixel, this file included: no upgrade meets old pixels."""
     import matplotlib
     import PIL
     import scipy
@@ -105,15 +104,17 @@ def cache_file(name: str) -> Path:
 
     store = os.environ.get("RSLIB_STORE") or Path.home() / ".cache" / "rslib"
     versions = [PIL.__version__, features.version("freetype2"), matplotlib.__version__]
-    key = repr([name, RECIPE, *versions, np.__version__, scipy.__version__])
-    return Path(store) / "glyphs" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
+    key = repr([name, *versions, np.__version__, scipy.__version__]).encode()
+    digest = hashlib.sha256(key + Path(__file__).read_bytes()).hexdigest()
+    return Path(store).expanduser() / "glyphs" / f"{name}-{digest[:16]}.npz"
 
 
 def load(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """`render`, through a file in the user's cache folder that is verified every time."""
     path = cache_file(name)
     try:
-        with np.load(path, allow_pickle=False) as npz:
+        # opened here, because numpy leaves a damaged file open
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as npz:
             arrays = tuple(npz[key] for key in ("x_train", "y_train", "x_test", "y_test"))
             if str(npz["sum"]) == _sum(arrays):
                 return arrays
