@@ -143,7 +143,7 @@ def test_datasets_are_shared_and_therefore_read_only(alone):
 
 def test_an_unknown_name_lists_the_names_and_the_closest(alone):
     """Broken: a typing mistake costs a search through the documentation."""
-    with pytest.raises(data.DataError, match="Did you mean 'fashionmnist'.*cifar10, cifar100"):
+    with pytest.raises(data.DataError, match=r"Did you mean 'fashionmnist'.*cifar10, cifar100"):
         data.load("fashonmnist")
     with pytest.raises(data.DataError, match="Known: digits"):
         data.load("???")
@@ -153,7 +153,7 @@ def test_an_unknown_name_lists_the_names_and_the_closest(alone):
 def test_a_path_that_leads_nowhere_says_so(alone):
     """Broken: a wrong path is taken for a name, or gives a traceback from numpy."""
     for path in ("a.npz", alone / "a.npz", "folder/mnist", alone):
-        with pytest.raises(data.DataError, match="no such .npz file"):
+        with pytest.raises(data.DataError, match=r"no such .npz file"):
             data.load(path)
 
 
@@ -258,13 +258,13 @@ def test_files_that_are_no_npz_are_refused(tmp_path, monkeypatch):
     np.savez(path, **arrays())
     for wrong in (b"", b"PK not a zip", path.read_bytes()[:300]):
         path.write_bytes(wrong)
-        with pytest.raises(data.DataError, match="cannot be read as an .npz"):
+        with pytest.raises(data.DataError, match=r"cannot be read as an .npz"):
             data.load(path)
     np.savez_compressed(path, **arrays((100,)))
     flipped = bytearray(path.read_bytes())
     flipped[200] ^= 255
     path.write_bytes(flipped)
-    with pytest.raises(data.DataError, match="cannot be read as an .npz"):
+    with pytest.raises(data.DataError, match=r"cannot be read as an .npz"):
         data.load(path)
     np.savez(path, **arrays())
     monkeypatch.setattr(data, "_MAX_NPZ", 100)

@@ -89,7 +89,7 @@ def test_a_wrong_file_of_the_user_is_refused_but_kept(own, tmp_path, monkeypatch
     cut = {name: raw[:-1] for name, raw in tiny_files().items()}
     write(tmp_path / "mine" / "mnist", cut)
     write(own / "mnist", tiny_files())
-    with pytest.raises(data.DataError, match="is refused.*not deleted"):
+    with pytest.raises(data.DataError, match=r"is refused.*not deleted"):
         data.load("mnist")
     assert len(list((tmp_path / "mine" / "mnist").iterdir())) == 4
 
@@ -229,7 +229,7 @@ def test_links_large_missing_and_cut_members_are_refused(tmp_path, monkeypatch):
         fetch._pick(tar_of(tmp_path / "b.tgz", ("a", b"1")), {"b": "b"}, tmp_path / "b")
     cut = tmp_path / "cut.tgz"
     cut.write_bytes(large.read_bytes()[:60])
-    with pytest.raises(data.DataError, match="cut.tgz is refused"):
+    with pytest.raises(data.DataError, match=r"cut.tgz is refused"):
         fetch._pick(cut, {"a": "a"}, tmp_path / "c")
 
 
@@ -240,9 +240,9 @@ class Evil:
 
 def test_pickles_may_hold_arrays_and_nothing_else(own):
     """Broken: a CIFAR file that somebody altered runs code, or the real ones do not load."""
-    with pytest.raises(data.DataError, match="asks for (posix|nt).system"):
+    with pytest.raises(data.DataError, match=r"asks for (posix|nt).system"):
         fetch.unpickle(pickle.dumps({"data": Evil()}))
-    with pytest.raises(data.DataError, match="asks for builtins.eval"):
+    with pytest.raises(data.DataError, match=r"asks for builtins.eval"):
         fetch.unpickle(b"cbuiltins\neval\n.")
     with pytest.raises(data.DataError, match="asks for numpy"):
         fetch.unpickle(b"cnumpy\nload\n.")
