@@ -1,11 +1,32 @@
-"""rslib: replay scheduling for continual learning, the library below the notebooks."""
+"""rslib: replay scheduling for continual learning, the library below the notebooks.
 
-from rslib.data import load
-from rslib.environment import Environment
-from rslib.schedule import Schedule
-from rslib.search import Result, bfs, mcts, random_best, run_policy
-from rslib.store import Store
-from rslib.tree import Node, ScheduleTree
+The names below are imported when they are first used: `python -m rslib.data` need not load torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rslib.data import load
+    from rslib.environment import Environment
+    from rslib.schedule import Schedule
+    from rslib.search import Result, bfs, mcts, random_best, run_policy
+    from rslib.store import Store
+    from rslib.tree import Node, ScheduleTree
+
+_HOME = {
+    "load": "data",
+    "Environment": "environment",
+    "Schedule": "schedule",
+    "Result": "search",
+    "bfs": "search",
+    "mcts": "search",
+    "random_best": "search",
+    "run_policy": "search",
+    "Store": "store",
+    "Node": "tree",
+    "ScheduleTree": "tree",
+}
 
 __all__ = [
     "Environment",
@@ -20,3 +41,9 @@ __all__ = [
     "random_best",
     "run_policy",
 ]
+
+
+def __getattr__(name: str):
+    if name in _HOME:
+        return getattr(import_module(f"rslib.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'rslib' has no attribute {name!r}")

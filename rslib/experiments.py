@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import concurrent.futures as cf
 import functools
+import math
 import os
+import statistics
 import time
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import pandas as pd
@@ -22,8 +25,11 @@ from tqdm.auto import tqdm
 
 from rslib import search
 from rslib.environment import Environment
+from rslib.learner import Learner
+from rslib.memory import fill
+from rslib.schedule import n_actions
 from rslib.store import Store
-from rslib.tree import ScheduleTree
+from rslib.tree import NotTrained, ScheduleTree
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,74 @@ def run_cells(
     for cell, reason in failed:
         print(f"failed: {cell}: {reason}")
     return frame
+
+
+def look_up(cells: Iterable[Cell], store: Store | None = None) -> pd.DataFrame:
+    """The rows of those cells whose results are all there; nothing is trained."""
+    store = store or Store()
+    found = []
+    for cell in cells:
+        try:
+            tree = ScheduleTree(cell.environment, store, frozen=True)
+            found.append(row(cell, search.run(tree, cell.policy, cell.rollouts)))
+        except NotTrained:
+            continue
+    return pd.DataFrame(found)
+
+
+def forecast(cells: Iterable[Cell], store: Store | None = None, n_jobs: int = 1) -> str:
+    """How long the cells will take: trainings still to be done (at most) times a timed step."""
+    store = store or Store()
+    trainings, seconds = 0.0, 0.0
+    cost: dict[tuple, float] = {}
+    for cell in cells:
+        environment = cell.environment
+        try:
+            tree = ScheduleTree(environment, store, frozen=True)
+            search.run(tree, cell.policy, cell.rollouts)
+        except NotTrained:
+            kind = (environment.dataset, environment.method, environment.memory_size)
+            if kind not in cost:
+                cost[kind] = _seconds_per_task(environment)
+            n = _trainings(cell)
+            trainings, seconds = trainings + n, seconds + n * cost[kind]
+    if not trainings:
+        return "Everything is there already: nothing to train."
+    minutes = seconds / n_jobs / 60
+    return f"At most {trainings:,.0f} task trainings to do: about {minutes:.1f} min on {n_jobs} core(s)."
+
+
+def _trainings(cell: Cell) -> float:
+    """Expected distinct nodes of r random paths (one path for a policy) below the root."""
+    n = cell.environment.n_tasks or 0
+    paths = cell.rollouts if cell.policy in ("mcts", "random-best") else 1
+    width, total = 1.0, 1.0
+    for k in range(1, n):
+        width = min(width * n_actions(k), 1e12)
+        if cell.policy == "bfs":
+            total += width
+        elif width > 1:
+            total -= width * math.expm1(paths * math.log1p(-1 / width))
+        else:
+            total += 1
+    return total
+
+
+def _seconds_per_task(environment: Environment, n_steps: int = 10) -> float:
+    """A few real training steps, timed and multiplied."""
+    learner = Learner(environment)
+    learner.n_learned = 1
+    learner.net.train()
+    batches = learner._batches(1, fill(learner.scenario.tasks, [], ()))
+    learner.method.begin(learner, fill(learner.scenario.tasks, [], ()))
+    times = []
+    for batch in islice(batches, n_steps):
+        start = time.perf_counter()
+        learner.method.step(learner, batch)
+        times.append(time.perf_counter() - start)
+    per_step = statistics.median(times)  # the first steps warm up
+    n = len(learner.scenario.tasks[0].train)
+    return per_step * (environment.epochs or 1) * -(-n // (environment.batch_size or 1))
 
 
 def run_cell(cell: Cell, store: Store) -> dict[str, Any]:

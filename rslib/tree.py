@@ -74,13 +74,24 @@ class Node:
         return f"after task {self.depth} of {self.environment.n_tasks}: {state}"
 
 
+class NotTrained(LookupError):
+    """A node that is not known, in a tree that may only look up."""
+
+
 class ScheduleTree:
-    """All schedules of one environment. `store=None`: this process's memory only."""
+    """All schedules of one environment. `store=None`: this process's memory only.
+
+    `frozen=True` looks up and never trains: what 09_paper uses to see which results there are.
+    """
 
     def __init__(
-        self, environment: Environment, store: Store | None = None, ram_limit: int = RAM_LIMIT
+        self,
+        environment: Environment,
+        store: Store | None = None,
+        ram_limit: int = RAM_LIMIT,
+        frozen: bool = False,
     ):
-        self.environment, self.store = environment, store
+        self.environment, self.store, self.frozen = environment, store, frozen
         self.n_tasks: int = environment.n_tasks or 0
         self.trained = 0  # task trainings done by this tree
         if environment.budget(self.n_tasks - 1) < 0:
@@ -169,6 +180,8 @@ class ScheduleTree:
 
     def _train(self, path: tuple[Composition, ...], missing: int) -> None:
         """Fill in the rows from depth `missing` (0 = untrained) down to the end of the path."""
+        if self.frozen:
+            raise NotTrained(f"{path_text(path)!r} of {self.environment} has not been trained")
         learner = self._learner_above(path, missing)
         if missing == 0:
             self._put(UNTRAINED, learner, time.perf_counter())
