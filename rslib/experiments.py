@@ -13,11 +13,13 @@ import functools
 import math
 import os
 import statistics
+import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -87,7 +89,10 @@ def run_cells(
         jobs = {pool.submit(run_cell, cell, store): i for i, cell in enumerate(cells)}
         try:
             for job in tqdm(_finished(jobs), "cells", len(cells), disable=not progress):
-                error = job.exception()
+                try:
+                    error = job.exception()
+                except cf.CancelledError as cancelled:  # by the cluster: not by us, see below
+                    error = cancelled
                 if error is None:
                     rows[jobs[job]] = job.result()
                 else:
@@ -96,6 +101,8 @@ def run_cells(
         except KeyboardInterrupt:
             for job in jobs:
                 job.cancel()
+            if executor is None:
+                _stop_workers(pool)
             print(f"interrupted: {len(rows)} of {len(cells)} cells are done and kept")
     frame = pd.DataFrame([rows[i] for i in sorted(rows)])
     if failed and strict:
@@ -111,11 +118,16 @@ def look_up(cells: Iterable[Cell], store: Store | None = None) -> pd.DataFrame:
     found = []
     for cell in cells:
         try:
-            tree = ScheduleTree(cell.environment, store, frozen=True)
-            found.append(row(cell, search.run(tree, cell.policy, cell.rollouts)))
+            found.append(row(cell, result(cell, store)))
         except NotTrained:
             continue
     return pd.DataFrame(found)
+
+
+def result(cell: Cell, store: Store | None = None) -> search.Result:
+    """A finished cell's whole result: schedules and accuracy matrices, every rollout of a search."""
+    tree = ScheduleTree(cell.environment, store or Store(), frozen=True)
+    return search.run(tree, cell.policy, cell.rollouts)
 
 
 def forecast(cells: Iterable[Cell], store: Store | None = None, n_jobs: int = 1) -> str:
@@ -126,8 +138,7 @@ def forecast(cells: Iterable[Cell], store: Store | None = None, n_jobs: int = 1)
     for cell in cells:
         environment = cell.environment
         try:
-            tree = ScheduleTree(environment, store, frozen=True)
-            search.run(tree, cell.policy, cell.rollouts)
+            result(cell, store)
         except NotTrained:
             kind = (environment.dataset, environment.method, environment.memory_size)
             if kind not in cost:
@@ -210,14 +221,20 @@ def row(cell: Cell, result: search.Result) -> dict[str, Any]:
     }
 
 
-@functools.lru_cache(maxsize=2)
-def _tree_in(environment: Environment, folder: str, shipped: str | None) -> ScheduleTree:
-    return ScheduleTree(environment, Store(folder, shipped))
+_of_thread = threading.local()  # neither a learner nor a connection can be shared by threads
 
 
 def _tree(environment: Environment, store: Store) -> ScheduleTree:
-    shipped = str(store.shipped) if store.shipped else None
-    return _tree_in(environment, str(store.folder), shipped)
+    """This thread's tree of the environment; the key says if a user's file has changed meanwhile."""
+    if not hasattr(_of_thread, "tree"):
+        _of_thread.tree = functools.lru_cache(maxsize=2)(_new_tree)
+    return _of_thread.tree(environment, environment.key, store.folder, store.shipped)
+
+
+def _new_tree(
+    environment: Environment, key: str, folder: Path, shipped: Path | None
+) -> ScheduleTree:
+    return ScheduleTree(environment, Store(folder, shipped))
 
 
 class _Serial(cf.Executor):
@@ -230,7 +247,7 @@ class _Serial(cf.Executor):
 
 
 def _finished(jobs: dict) -> Iterator:
-    """Jobs as they finish, whichever kind of future they are."""
+    """Jobs as they finish; serial ones are worked off here."""
     first = next(iter(jobs), None)
     if hasattr(first, "work"):
         for job in jobs:
@@ -239,12 +256,8 @@ def _finished(jobs: dict) -> Iterator:
             except Exception as error:
                 job.set_exception(error)
             yield job
-    elif isinstance(first, cf.Future) or first is None:
+    else:
         yield from cf.as_completed(jobs)
-    else:  # Dask's own futures
-        from distributed import as_completed  # pyright: ignore[reportMissingImports]
-
-        yield from as_completed(list(jobs))
 
 
 class _executor:
@@ -257,12 +270,13 @@ class _executor:
 
     def __enter__(self) -> Any:
         if self.given is not None:
-            return self.given
+            return _as_executor(self.given)
         address = os.environ.get("RSLIB_CLUSTER")
         if address:
             from distributed import Client  # pyright: ignore[reportMissingImports]
 
             self.made = Client(address)
+            return _as_executor(self.made)
         elif self.n_jobs > 1 and self.n_cells > 1:
             # Spawned, not forked: torch's threads do not survive a fork.
             import multiprocessing
@@ -278,6 +292,17 @@ class _executor:
             self.made.shutdown(wait=True, cancel_futures=True)
         elif self.made is not None:
             self.made.close()
+
+
+def _as_executor(given: Any) -> Any:
+    """A Dask client gives an executor; not "pure", or equal cells would be one job."""
+    return given.get_executor(pure=False) if hasattr(given, "get_executor") else given
+
+
+def _stop_workers(pool: Any) -> None:
+    """End our own processes in the middle of their cells: the store keeps every finished node."""
+    for process in dict(getattr(pool, "_processes", None) or {}).values():
+        process.terminate()
 
 
 def _one_thread() -> None:

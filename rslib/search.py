@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from rslib import policies
 from rslib.policies import Policy
-from rslib.schedule import Composition, Schedule, n_actions, sample_action
+from rslib.schedule import Composition, Schedule, ScheduleError, n_actions, sample_action
 from rslib.seeding import rng as derived_rng
 from rslib.store import path_from_text
 from rslib.tree import Node, ScheduleTree
@@ -90,6 +90,8 @@ def run_policy(tree: ScheduleTree, policy: str | Policy | Schedule) -> Result:
     """Walk to a leaf, asking the policy for the composition at every task."""
     before = tree.trained
     if isinstance(policy, Schedule):
+        if policy.n_tasks != tree.n_tasks:
+            raise ScheduleError(f"a schedule for {policy.n_tasks} tasks, but {tree.n_tasks} tasks")
         return _best("fixed", "Fixed", [tree.walk(policy)], tree.trained - before)
     policy = policies.get(policy)
     node = tree.walk()
@@ -108,6 +110,8 @@ def run_policy(tree: ScheduleTree, policy: str | Policy | Schedule) -> Result:
 
 def random_best(tree: ScheduleTree, iterations: int = 100, progress: bool = False) -> Result:
     """The best by validation of so many random schedules: what the search has to beat."""
+    if iterations < 1:
+        raise ValueError(f"Random-best needs at least one schedule, got {iterations}")
     before = tree.trained
     runs = tqdm(range(iterations), "Random-best", disable=not progress)
     nodes = [run_policy(tree, f"random:{i}").node for i in runs]
@@ -122,7 +126,8 @@ def search_tau(
         tau: float(np.mean([run_policy(tree, f"{name}:{tau}").reward for tree in trees]))
         for tau in grid
     }
-    return max(scores, key=lambda tau: scores[tau]), scores
+    # A threshold whose runs did not converge has the score NaN, and never wins.
+    return max(scores, key=lambda tau: np.nan_to_num(scores[tau], nan=-1.0)), scores
 
 
 # -- breadth-first search --------------------------------------------------------------------------

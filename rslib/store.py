@@ -18,7 +18,9 @@ import io
 import json
 import os
 import sqlite3
+import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +38,7 @@ UNTRAINED = "-"  # the path text of the network before task 1; "" is the network
 TORCH = torch.__version__.partition("+")[0]
 CPU = torch.backends.cpu.get_cpu_capability()  # e.g. AVX2: another one may round otherwise
 SHIPPED = Path(__file__).resolve().parents[1] / "results"
-CHECKPOINT_LIMIT = int(os.environ.get("RSLIB_CHECKPOINT_GB", 20)) * 2**30
+CHECKPOINT_LIMIT = int(float(os.environ.get("RSLIB_CHECKPOINT_GB", 20)) * 2**30)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS environments (key TEXT PRIMARY KEY, spec TEXT NOT NULL);
@@ -87,8 +89,9 @@ class Store:
     """Rows and snapshots in a folder. Cheap to open; safe from several processes at once."""
 
     def __init__(self, folder: str | Path | None = None, shipped: str | Path | None = SHIPPED):
-        self.folder = Path(folder) if folder is not None else default_folder()
-        self.shipped = Path(shipped) if shipped is not None else None
+        # Absolute: workers that are handed a store may stand in another folder.
+        self.folder = (Path(folder) if folder is not None else default_folder()).absolute()
+        self.shipped = Path(shipped).absolute() if shipped is not None else None
         (self.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         self._db = _connect(self.folder / "rows.sqlite")
         with self._write() as db:
@@ -105,19 +108,20 @@ class Store:
     @contextlib.contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
         """One transaction that takes the write lock at its start, so that waiting works."""
-        self._db.execute("BEGIN IMMEDIATE")
         try:
+            self._db.execute("BEGIN IMMEDIATE")
             yield self._db
-        except BaseException:
-            self._db.execute("ROLLBACK")
+            self._db.execute("COMMIT")
+        except BaseException:  # Ctrl-C too: an open transaction would lock everybody out
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
 
     # -- rows --------------------------------------------------------------------------------------
 
     def rows(self, key: str) -> dict[str, Row]:
         """All rows of an environment by path text, shipped ones included."""
-        found = dict(self._shipped_rows(key))
+        found = dict(self.shipped_rows(key))
         query = "SELECT path, val, test, seconds, torch, cpu FROM rows WHERE key = ?"
         for path, *values in self._db.execute(query, (key,)):
             found[path] = _row(*values)
@@ -126,7 +130,7 @@ class Store:
     def row(self, key: str, path: str) -> Row | None:
         query = "SELECT val, test, seconds, torch, cpu FROM rows WHERE key = ? AND path = ?"
         values = self._db.execute(query, (key, path)).fetchone()
-        return _row(*values) if values else self._shipped_rows(key).get(path)
+        return _row(*values) if values else self.shipped_rows(key).get(path)
 
     def put(self, environment: Environment, path: str, row: Row) -> None:
         values = (row.val.tobytes(), row.test.tobytes(), row.seconds, row.torch, row.cpu)
@@ -151,12 +155,18 @@ class Store:
             specs[key] = json.loads(spec)
         return specs
 
+    def sizes(self) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
+        """Per environment: own rows; snapshots and their bytes."""
+        rows = self._db.execute("SELECT key, COUNT(*) FROM rows GROUP BY key")
+        files = self._db.execute("SELECT key, COUNT(*), SUM(bytes) FROM checkpoints GROUP BY key")
+        return dict(rows.fetchall()), {key: (n, size) for key, n, size in files}
+
     # -- the shipped layer -------------------------------------------------------------------------
 
     def _shipped_files(self) -> list[Path]:
         return sorted(self.shipped.glob("*/*.csv")) if self.shipped else []
 
-    def _shipped_rows(self, key: str) -> dict[str, Row]:
+    def shipped_rows(self, key: str) -> dict[str, Row]:
         if key not in self._shipped:
             files = list(self.shipped.glob(f"*/{key}.csv")) if self.shipped else []
             self._shipped[key] = read_csv(files[0]) if files else {}
@@ -164,8 +174,10 @@ class Store:
 
     def export(self, key: str, folder: str | Path) -> Path:
         """Write an environment's rows as `folder/<dataset>/<key>.csv`, sorted: same rows, same bytes."""
-        spec = self.environments()[key]
         rows = self.rows(key)
+        if not rows:
+            raise ValueError(f"the store has no rows of environment {key!r}")
+        spec = self.environments()[key]
         n = len(next(iter(rows.values())).test)
         out = io.StringIO()
         out.write("# " + json.dumps(spec, sort_keys=True) + "\n")
@@ -201,7 +213,7 @@ class Store:
         if not found:
             return None
         try:
-            state = torch.load(self.folder / "checkpoints" / found[0], weights_only=True)
+            state = _read_checkpoint(self.folder / "checkpoints" / found[0])
         except Exception:  # torch raises many kinds; whatever it was, the prefix is trained again
             self._drop([(key, path, found[0])])
             return None
@@ -248,13 +260,17 @@ class Store:
     def check(self) -> list[str]:
         """What is wrong with the store: nothing, if it is as it should be."""
         trouble = [r for (r,) in self._db.execute("PRAGMA integrity_check") if r != "ok"]
+        specs = self.environments()
         for key, path, val, test in self._db.execute("SELECT key, path, val, test FROM rows"):
-            accuracies = np.frombuffer(val + test)
-            if len(val) != len(test) or not np.all((accuracies >= 0) | np.isnan(accuracies)):
-                trouble.append(f"row {key} {path!r}: accuracies {accuracies}")
+            if key not in specs:
+                trouble.append(f"row {key} {path!r}: no such environment")
+            elif not len(val) == len(test) == 8 * specs[key]["n_tasks"]:
+                trouble.append(f"row {key} {path!r}: {len(val)} and {len(test)} bytes")
+            elif not _plausible(np.frombuffer(val), np.frombuffer(test)):
+                trouble.append(f"row {key} {path!r}: accuracies {np.frombuffer(val + test)}")
         for key, path, name in self._db.execute("SELECT key, path, file FROM checkpoints"):
             try:
-                torch.load(self.folder / "checkpoints" / name, weights_only=True)
+                _read_checkpoint(self.folder / "checkpoints" / name)
             except Exception as error:
                 trouble.append(f"snapshot {name} of {key} {path!r}: {error}")
         return trouble
@@ -269,6 +285,23 @@ def _connect(file: Path) -> sqlite3.Connection:
 
 def _row(val: bytes, test: bytes, seconds: float, torch_version: str, cpu: str) -> Row:
     return Row(np.frombuffer(val), np.frombuffer(test), seconds, torch_version, cpu)
+
+
+def _plausible(val: np.ndarray, test: np.ndarray) -> bool:
+    """Accuracies are fractions; a test row is known as a whole or (diverged) not at all."""
+    known = np.concatenate([val, test])
+    known = known[~np.isnan(known)]
+    return bool(np.all((known >= 0) & (known <= 1)) and len(set(np.isnan(test))) == 1)
+
+
+def _read_checkpoint(file: Path) -> dict[str, Any]:
+    """A snapshot, or an error if a single bit of it has changed (torch itself does not look)."""
+    content = io.BytesIO(file.read_bytes())
+    damaged = zipfile.ZipFile(content).testzip()
+    if damaged:
+        raise ValueError(f"{damaged} does not have its checksum")
+    content.seek(0)
+    return torch.load(content, weights_only=True)
 
 
 def read_csv(file: Path) -> dict[str, Row]:
@@ -305,3 +338,9 @@ def write_atomically(target: Path, content: bytes) -> None:
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    from rslib.store_cli import main
+
+    sys.exit(main())

@@ -7,6 +7,7 @@ the baselines, the RL environments and the widgets all walk the same tree, and c
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -102,6 +103,7 @@ class ScheduleTree:
             )
         self._rows: dict[str, Row] = store.rows(environment.key) if store else {}
         self._snapshots = _Snapshots(ram_limit)
+        self._children: dict[int, list[Composition]] = {}  # listing them takes long: once each
         self._learner: Learner | None = None
         self._at: tuple[Composition, ...] | None = None  # where the learner stands; None: untrained
 
@@ -109,9 +111,17 @@ class ScheduleTree:
 
     def available(self, k: int) -> list[int]:
         """How many samples a schedule can take from each of the k tasks seen."""
-        environment = self.environment
-        sizes = [len(task.train) for task in environment.tasks().tasks[:k]]
-        return [min(environment.pool_size, n) - environment.base for n in sizes]
+        return self._available[:k]
+
+    @functools.cached_property
+    def _available(self) -> list[int]:
+        """Pools take as many of every class as they can: a rare class makes them shorter."""
+        environment, available = self.environment, []
+        for task in environment.tasks().tasks:
+            per_class = -(-environment.pool_size // len(task.train.y.unique()))
+            held = task.train.y.unique(return_counts=True)[1].clamp(max=per_class).sum()
+            available.append(min(environment.pool_size, int(held)) - environment.base)
+        return available
 
     def budget(self, k: int) -> int:
         """How many samples may be scheduled with k tasks seen."""
@@ -125,13 +135,15 @@ class ScheduleTree:
         """The distinct children of a node with k tasks seen (for k small enough to list)."""
         if self.environment.method == "joint":
             return [(0,) * k]
-        return compositions(k, self.budget(k), self.available(k))
+        if k not in self._children:
+            self._children[k] = compositions(k, self.budget(k), self.available(k))
+        return list(self._children[k])
 
     # -- walking -----------------------------------------------------------------------------------
 
     def walk(self, path: Iterable[Iterable[int]] | Schedule = ()) -> Node:
         """The node at the end of a path: looked up where it is known, trained where it is not."""
-        path = self._checked(path.compositions if isinstance(path, Schedule) else path)
+        path = self._checked(path)
         texts = [UNTRAINED] + [path_text(path[:i]) for i in range(len(path) + 1)]
         for depth, text in enumerate(texts):
             if self._row(text) is None:
@@ -145,14 +157,14 @@ class ScheduleTree:
             np.array([row.test for row in rows]),
         )
 
-    def known(self, path: Iterable[Iterable[int]]) -> bool:
+    def known(self, path: Iterable[Iterable[int]] | Schedule) -> bool:
         """Whether walking this path needs no training."""
         path = self._checked(path)
         texts = [UNTRAINED] + [path_text(path[:i]) for i in range(len(path) + 1)]
         return all(self._row(text) is not None for text in texts)
 
-    def _checked(self, path: Iterable[Iterable[int]]) -> tuple[Composition, ...]:
-        path = checked_path(path)
+    def _checked(self, path: Iterable[Iterable[int]] | Schedule) -> tuple[Composition, ...]:
+        path = checked_path(path.compositions if isinstance(path, Schedule) else path)
         if len(path) > self.n_tasks - 1:
             raise ScheduleError(f"{len(path)} compositions, but only {self.n_tasks} tasks")
         for k, composition in enumerate(path, start=1):
@@ -218,8 +230,10 @@ class ScheduleTree:
                 if state is not None:
                     self._snapshots.put(node, state)
             if state is not None:
+                self._at = None  # if interrupted while restoring, the learner stands nowhere
                 self._learner.restore(state)
                 return self._learner
+        self._at = None
         self._learner.reset()
         return self._learner
 
