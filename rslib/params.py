@@ -10,14 +10,20 @@ from __future__ import annotations
 import ast
 import difflib
 import os
+import platform
+import subprocess
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+import torch
+
 from rslib import data, presets
-from rslib.environment import Environment
+from rslib.environment import PROTOCOL, Environment
 from rslib.profiles import PROFILES, Profile
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -59,6 +65,22 @@ class Parameters:
         """The dataset as a folder name: figures/<name>/."""
         return Path(self.dataset).stem
 
+    def provenance(self) -> pd.DataFrame:
+        """What a stranger needs to get the same numbers again."""
+        dataset = data.load(self.dataset)
+        facts = {
+            "git revision": _git_revision(),
+            "protocol": PROTOCOL,
+            "Python": platform.python_version(),
+            "torch, NumPy": f"{torch.__version__}, {np.__version__}",
+            "CPU capability": torch.backends.cpu.get_cpu_capability(),
+            "dataset": f"{dataset.name}: {dataset.provenance}",
+            "data fingerprint": dataset.fingerprint,
+            "seeds": ", ".join(map(str, self.seeds)),
+            "profile": self.profile_name,
+        }
+        return pd.DataFrame({"": {k: str(v) for k, v in facts.items()}})
+
     def _repr_html_(self) -> str:
         rows = {
             "dataset": f"{self.title} ({data.load(self.dataset).provenance})",
@@ -73,6 +95,8 @@ class Parameters:
         return f"<table>{cells}</table>"
 
 
+# The tiny-memory experiment has an M of its own; everything else the dataset's.
+_MEMORY = {"06": "tiny_memory_size"}
 KNOWN = ("dataset", "profile", "seeds", "rollouts", "memory_size", "n_jobs", "out_dir")
 
 
@@ -88,7 +112,7 @@ def check(namespace: Mapping[str, Any], notebook: str, extra: Mapping[str, Any] 
     profile = PROFILES[profile_name]
     profile = replace(profile, **profile.changes.get(notebook, {}))
     dataset = _dataset(given["dataset"])
-    memory = presets.preset(dataset).memory_size
+    memory = getattr(presets.preset(dataset), _MEMORY.get(notebook, "memory_size"))
     for name, wanted in extra.items():
         _set(namespace, name, _extra(name, _meant(namespace.get(name)), wanted))
     return Parameters(
@@ -199,3 +223,16 @@ def _extra(name: str, value: Any, wanted: Any) -> Any:
 def _set(namespace: Mapping[str, Any], name: str, value: Any) -> None:
     if isinstance(namespace, dict):
         namespace[name] = value
+
+
+def _git_revision() -> str:
+    """The checkout's revision, with a mark where it has been edited since."""
+    git = ["git", "-C", str(REPOSITORY)]
+    try:
+        revision = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True)
+        edited = subprocess.run([*git, "status", "--porcelain", "rslib"], capture_output=True)
+    except OSError:
+        return "no git here"
+    if revision.returncode:
+        return "not a git checkout"
+    return revision.stdout.decode().strip() + (" (edited)" if edited.stdout.strip() else "")

@@ -102,10 +102,9 @@ def replay_methods(p: Parameters) -> list[Cell]:
 
 def tiny_memory(p: Parameters) -> list[Cell]:
     """06, Table 3: one sample per class; MCTS replays M of them, the baselines all."""
-    M = p.preset.tiny_memory_size
     cells = []
     for seed in p.seeds:
-        small = p.environment(seed, memory_size=M, samples_per_class=1)
+        small = p.environment(seed, samples_per_class=1)
         n_all = ((small.n_tasks or 0) - 1) * small.classes_per_task
         cells += [Cell(small, policy, p.rollouts) for policy in ("random", "mcts")]
         for method, label in (("agem", "A-GEM"), ("er-ring", "ER-Ring"), ("er", "Uniform")):

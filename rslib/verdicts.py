@@ -1,0 +1,126 @@
+"""What the numbers say, in words made from the numbers: sentences and verdicts for the notebooks.
+
+No sentence is written beforehand: who is ahead, on how many seeds, whether a test calls it
+significant and whether the paper's value is met all follow from the rows. The rule of a verdict is
+stated with it: `reproduced` = our mean lies inside the paper's mean +- 2 of its standard deviations.
+"""
+# pandas annotates most results as unions of Series, DataFrame and scalars, which says nothing.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false, reportIndexIssue=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+
+import numpy as np
+import pandas as pd
+
+from rslib import stats
+from rslib.paper import dataset_name
+from rslib.typeset import Table, plain_table
+
+RULE = "reproduced: our mean is inside the paper's mean ± 2 of its standard deviations"
+ALMOST = 0.25  # points: a published deviation of 0.02 would call any honest rerun a failure
+
+
+class Words(str):
+    """Text that a notebook shows as Markdown."""
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
+
+def compared(
+    rows: pd.DataFrame,
+    ours: str = "MCTS",
+    against: Sequence[str] = ("Random", "ETS", "Heur-GD"),
+    metric: str = "acc",
+    group_keys: Sequence[str] = (),
+) -> Words:
+    """Who is ahead of whom, by how much, on how many of the paired seeds, and with which p."""
+    groups = rows.groupby(list(group_keys), sort=False) if group_keys else [((), rows)]
+    lines = []
+    for key, part in groups:
+        name = ", ".join(map(str, key if isinstance(key, tuple) else (key,)))
+        mine = _by_seed(part, ours, metric)
+        if not len(mine):
+            lines.append(f"- {name + ': ' if name else ''}{ours} has not been run.")
+            continue
+        facts = [_pair(mine, part, other, metric) for other in against]
+        text = "; ".join(fact for fact in facts if fact) or "nothing to compare it with"
+        lines.append(f"- {name + ': ' if name else ''}**{ours}** {_value(mine)}: {text}.")
+    return Words("\n".join(lines))
+
+
+def _pair(mine: pd.Series, rows: pd.DataFrame, other: str, metric: str) -> str:
+    theirs = _by_seed(rows, other, metric)
+    if not len(theirs):
+        return ""
+    both = mine.index.intersection(theirs.index)
+    gap = 100 * (mine.mean() - theirs.mean())
+    side = "ahead of" if gap > 0 else "behind" if gap < 0 else "level with"
+    wins = int((mine[both] > theirs[both]).sum())
+    test = stats.welch(mine, theirs)
+    p = f"p = {test.p:.3f}" if test.reason is None else f"no test: {test.reason}"
+    return (
+        f"{abs(gap):.2f} points {side} {other} ({_value(theirs)}), "
+        f"better on {wins} of {len(both)} seeds, {p}"
+    )
+
+
+def _by_seed(rows: pd.DataFrame, label: str, metric: str) -> pd.Series:
+    mine = rows[(rows["label"] == label) & rows["converged"].astype(bool)]
+    return pd.Series(mine.set_index("seed")[metric]).dropna()
+
+
+def _value(values: pd.Series) -> str:
+    text = f"{100 * values.mean():.2f}"
+    return f"{text} ± {100 * values.std(ddof=0):.2f} %" if len(values) > 1 else f"{text} %"
+
+
+def verdict(mean: float, paper_mean: float, paper_std: float) -> str:
+    """One cell against the paper's: "reproduced", "higher" or "lower", with the distance."""
+    if not (isfinite(mean) and isfinite(paper_mean)):
+        return "-"
+    room = max(2 * (paper_std if isfinite(paper_std) else 0.0), ALMOST)
+    gap = mean - paper_mean
+    if abs(gap) <= room:
+        return "reproduced"
+    return f"{'higher' if gap > 0 else 'lower'} by {abs(gap):.2f}"
+
+
+def against_paper(table: Table, what: str) -> Table:
+    """Every cell of a `summary_table(..., paper_table=...)`: ours, the paper's, and the verdict."""
+    values = table.values
+    values = values[values["paper_mean"].notna()].copy()
+    values["verdict"] = [
+        verdict(v["mean"], v["paper_mean"], v["paper_std"]) for _, v in values.iterrows()
+    ]
+    names = [c for c in ("dataset", "selection", "replay", "memory_size", "label") if c in values]
+    frame = values[names].copy()
+    if "dataset" in frame:
+        frame["dataset"] = frame["dataset"].map(dataset_name)
+    frame["metric"] = values["metric"].str.upper()
+    frame["ours"] = _plus_minus(values["mean"], values["std"])
+    frame["n"] = values["n"].astype(int)
+    frame["paper"] = _plus_minus(values["paper_mean"], values["paper_std"])
+    frame["verdict"] = values["verdict"]
+    return plain_table(frame.reset_index(drop=True), f"{what}. {RULE} (or within {ALMOST} points)")
+
+
+def counted(table: Table) -> Words:
+    """How many cells of an `against_paper` table are reproduced."""
+    found = table.frame["verdict"]
+    judged = found[found != "-"]
+    good = int((judged == "reproduced").sum())
+    if not len(judged):
+        return Words("No cell has a counterpart in the paper (another dataset or setting).")
+    return Words(f"**{good} of {len(judged)}** cells are reproduced ({RULE}).")
+
+
+def _plus_minus(mean: pd.Series, std: pd.Series) -> list[str]:
+    return [
+        "-" if not np.isfinite(m) else f"{m:.2f}" + (f" ± {s:.2f}" if np.isfinite(s) else "")
+        for m, s in zip(mean, std, strict=True)
+    ]
