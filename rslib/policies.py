@@ -9,6 +9,7 @@ runs as "name" or "name:parameter" in every notebook, table and grid.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -94,7 +95,9 @@ def get(policy: str | Policy) -> Policy:
     try:
         parameter = float(text)
     except ValueError:
-        raise ValueError(f"policy {policy!r}: {text!r} is not a number ({entry.needs})") from None
+        parameter = math.nan
+    if not math.isfinite(parameter):  # "nan" would silently never replay
+        raise ValueError(f"policy {policy!r}: {text!r} is not a number ({entry.needs})")
     return Policy(str(policy), entry.label, entry.rule, parameter)
 
 
@@ -156,4 +159,5 @@ def _square(val: np.ndarray) -> np.ndarray:
         raise ValueError(f"{k} tasks learned, but accuracies of only {val.shape[1]} tasks")
     if np.isnan(val[-1, :k]).any():
         raise ValueError("the last row must hold the accuracy of every task seen so far")
-    return val[:, :k]
+    # What was measured before a task was learned is no accuracy to fall from: NaN, whoever asks.
+    return np.where(np.tri(k, dtype=bool), val[:, :k], np.nan)

@@ -13,8 +13,10 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import combinations_with_replacement
-from math import comb
+from itertools import combinations_with_replacement, islice
+from math import comb, isfinite
+from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -66,11 +68,15 @@ def counts(
     """
     if M < 0:
         raise ScheduleError(f"memory size must not be negative, got {M}")
+    if not all(isfinite(p) for p in proportions):
+        raise ScheduleError(f"proportions must be finite, got {[float(p) for p in proportions]}")
     shares = [p if isinstance(p, Fraction) else Fraction(float(p)) for p in proportions]
-    # Floats that came from 1/3 or 0.1 are meant as such: exact ties matter, stray bits do not.
-    shares = [s.limit_denominator(10**9) for s in shares]
+    if any(s.denominator > 10**9 for s in shares):
+        # Floats that came from 1/3 or 0.1 are meant as such: exact ties matter, stray bits do not.
+        scale = sum(map(abs, shares))
+        shares = [(s / scale).limit_denominator(10**9) for s in shares]
     if any(s < 0 for s in shares):
-        raise ScheduleError(f"proportions must not be negative, got {list(map(float, shares))}")
+        raise ScheduleError(f"proportions must not be negative, got {[float(s) for s in shares]}")
     total = sum(shares)
     if not total:
         return (0,) * len(shares)
@@ -124,9 +130,11 @@ class Schedule:
         """From action indices in protocol order, as environment tables have them."""
         path = []
         for k, index in enumerate(indices, start=1):
-            if not 0 <= index < n_actions(k):
-                raise ScheduleError(f"action {index} at task {k + 1} is outside 0..{n_actions(k)}")
-            path.append(counts(next(p for i, p in enumerate(actions(k)) if i == index), M))
+            if index not in range(n_actions(k)):
+                raise ScheduleError(
+                    f"action {index} at task {k + 1} is outside 0..{n_actions(k) - 1}"
+                )
+            path.append(counts(next(islice(actions(k), index, None)), M))
         return cls(tuple(path))
 
     @classmethod
@@ -184,6 +192,8 @@ class Schedule:
 
 def checked_path(path: Iterable[Iterable[int]]) -> tuple[Composition, ...]:
     """Compositions as tuples of ints, or an error that names the one that is wrong."""
+    if not isinstance(path, Iterable):
+        raise ScheduleError(f"a schedule is a list of compositions, got {path!r}")
     out = []
     for k, composition in enumerate(path, start=1):
         try:
@@ -194,12 +204,17 @@ def checked_path(path: Iterable[Iterable[int]]) -> tuple[Composition, ...]:
             raise ScheduleError(
                 f"composition {k} (for task {k + 1}) needs {k} counts, one per old task; got {values}"
             )
-        if any(isinstance(n, bool) or int(n) != n for n in values):
+        if not all(_is_whole(n) for n in values):
             raise ScheduleError(f"composition {k} needs whole numbers, got {values}")
         if any(n < 0 for n in values):
             raise ScheduleError(f"composition {k} has a negative count: {values}")
         out.append(tuple(int(n) for n in values))
     return tuple(out)
+
+
+def _is_whole(n: Any) -> bool:
+    # numpy's numbers are registered as Integral or Real; JSON may bring 3.0, strings and null.
+    return isinstance(n, Real) and not isinstance(n, bool) and isfinite(n) and int(n) == n
 
 
 def _in_words(composition: Composition) -> str:
