@@ -16,7 +16,6 @@ from fractions import Fraction
 from itertools import combinations_with_replacement, islice
 from math import comb, isfinite
 from numbers import Real
-from typing import Any
 
 import numpy as np
 
@@ -212,9 +211,9 @@ def checked_path(path: Iterable[Iterable[int]]) -> tuple[Composition, ...]:
     return tuple(out)
 
 
-def _is_whole(n: Any) -> bool:
+def _is_whole(n: object) -> bool:
     # numpy's numbers are registered as Integral or Real; JSON may bring 3.0, strings and null.
-    return isinstance(n, Real) and not isinstance(n, bool) and isfinite(n) and int(n) == n
+    return isinstance(n, Real) and not isinstance(n, bool) and float(n).is_integer()
 
 
 def _in_words(composition: Composition) -> str:
