@@ -52,6 +52,11 @@ class Parameters:
         settings: dict[str, Any] = {"memory_size": self.memory_size} | self.profile.environment
         return Environment(self.dataset, seed=seed, **(settings | changes))
 
+    def on(self, dataset: str, profile_name: str) -> Parameters:
+        """The same for another dataset and profile, everything else at its default."""
+        given = dict(dataset=dataset, profile=profile_name, n_jobs=self.n_jobs)
+        return check(given | {"out_dir": str(self.out_dir)}, self.notebook)
+
     @property
     def preset(self) -> presets.Preset:
         return presets.preset(self.dataset)
@@ -176,6 +181,21 @@ def _seeds(value: Any, default: tuple[int, ...]) -> tuple[int, ...]:
     if len(set(seeds)) != len(seeds):
         raise ParameterError(f"seeds must differ, got {list(seeds)}")
     return seeds
+
+
+def sizes(value: Any) -> tuple[int, ...] | None:
+    """A check for `extra`: memory sizes as a list, or None for the notebook's own choice."""
+    if value is None:
+        return None
+    values = value if isinstance(value, list | tuple) else [value]
+    if not values:
+        raise ParameterError('memory_sizes must be a list such as "[8, 24]", got an empty one')
+    return tuple(_whole("every memory size", v, 0, least=1) for v in values)
+
+
+def dataset_names(value: Any) -> list[str] | None:
+    """A check for `extra`: datasets in one string, or None for all there are rows of."""
+    return None if value is None else [_dataset(name) for name in str(value).split()]
 
 
 def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:

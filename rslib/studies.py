@@ -6,12 +6,17 @@ asks the store which of them are there. Every study takes the notebook's `Parame
 
 from __future__ import annotations
 
-from rslib import presets
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pandas as pd
+
+from rslib import data, experiments, presets
 from rslib.environment import Environment
 from rslib.experiments import Cell
 from rslib.params import Parameters
 from rslib.schedule import n_actions
-from rslib.store import path_text
+from rslib.store import Store, path_text
 
 SELECTIONS = ("uniform", "kmeans", "kcenter", "mof")
 REPLAY_METHODS = ("hal", "mer", "der", "derpp")
@@ -136,3 +141,60 @@ def ets_heuristic(p: Parameters) -> list[Cell]:
     combined = f"ets+heur-gd:{presets.tau(p.dataset, 'ets+heur')}"
     policies = [*_schedulers(p), combined]
     return _cells([p.environment(s) for s in p.seeds], policies, p.rollouts)
+
+
+# -- all datasets side by side (09_paper) ----------------------------------------------------------
+
+STUDIES = {
+    "01 single task": single_task_replay,
+    "02 search": schedule_search,
+    "04 selection": memory_selection,
+    "05 methods": replay_methods,
+    "06 tiny memory": tiny_memory,
+    "08 ETS+heuristic": ets_heuristic,
+}
+
+
+def each_dataset(p: Parameters, names: Sequence[str] | None) -> list[Parameters]:
+    """The parameters for every dataset named, or every one there are rows of.
+
+    The paper's datasets are asked for with the paper's profile, others with the notebook's.
+    """
+    if names is None:
+        known = list(presets.PAPER | presets.EMBEDDED)
+        stored = {str(spec["dataset"]) for spec in Store().environments().values()}
+        names = [name for name in known if name in stored and _at_hand(name)]
+    return [p.on(name, "paper" if name in presets.PAPER else p.profile_name) for name in names]
+
+
+def _at_hand(name: str) -> bool:
+    try:
+        data.load(name)
+    except data.DataError:
+        return False
+    return True
+
+
+def there(study: Callable[[Parameters], list[Cell]], datasets: list[Parameters]) -> pd.DataFrame:
+    """The rows of a study that are in the store, over datasets; nothing is trained."""
+    frames = [experiments.look_up(_asked(study, q)) for q in datasets]
+    frames = [frame for frame in frames if len(frame)]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def _asked(study: Callable[[Parameters], list[Cell]], q: Parameters) -> list[Cell]:
+    if study is tiny_memory:
+        q = replace(q, memory_size=q.preset.tiny_memory_size)
+    return study(q)
+
+
+def coverage(datasets: list[Parameters]) -> pd.DataFrame:
+    """How many of the asked-for runs there are, per study and dataset."""
+    found = {}
+    for q in datasets:
+        column = {}
+        for name, study in STUDIES.items():
+            cells = _asked(study, q)
+            column[name] = f"{len(experiments.look_up(cells))} of {len(cells)}"
+        found[q.title] = column
+    return pd.DataFrame(found)

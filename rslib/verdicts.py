@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from rslib import stats
+from rslib import plots, stats, tables
 from rslib.paper import dataset_name
 from rslib.typeset import Table, plain_table
 
@@ -124,3 +125,39 @@ def _plus_minus(mean: pd.Series, std: pd.Series) -> list[str]:
         "-" if not np.isfinite(m) else f"{m:.2f}" + (f" ± {s:.2f}" if np.isfinite(s) else "")
         for m, s in zip(mean, std, strict=True)
     ]
+
+
+# -- side by side (09_paper) -----------------------------------------------------------------------
+
+
+def side_by_side(
+    rows: pd.DataFrame,
+    name: str,
+    out_dir: Path,
+    what: str,
+    row_keys: Sequence[str] = ("label",),
+) -> Words:
+    """The paper's table `name` from our rows with a verdict per cell, saved; or that it was not run."""
+    if not len(rows):
+        return Words("*Not run: no rows in the store.*")
+    table = tables.summary_table(
+        rows, row_keys=row_keys, paper_table=name, caption=tables.caption(rows, what)
+    )
+    tables.save_table(table, name, "paper", out_dir)
+    judged = against_paper(table, f"{what}, ours beside the paper's")
+    tables.save_table(judged, f"{name}_verdicts", "paper", out_dir)
+    if len(judged.frame):
+        plots.savefig(plots.ours_vs_paper(table), name, "paper", out_dir)
+    html = f"{table._repr_html_()}\n\n{counted(judged)}\n\n{judged._repr_html_()}"
+    return Words(html)
+
+
+def tests_side_by_side(
+    rows: pd.DataFrame, name: str, out_dir: Path, group_keys: Sequence[str] = ("dataset",), **more
+) -> Words:
+    """The Welch tests of the paper's table `name` from our rows, saved; or that it was not run."""
+    if not len(rows):
+        return Words("*Not run: no rows in the store.*")
+    table = tables.welch_table(rows, group_keys=group_keys, paper_table=name, **more)
+    tables.save_table(table, f"{name}_welch", "paper", out_dir)
+    return Words(table._repr_html_())
