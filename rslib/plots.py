@@ -1,0 +1,227 @@
+"""Figures from result rows: ACC over memory sizes, search progress, ranks, ours beside the paper's.
+
+Every function returns a matplotlib Figure drawn at printed size; `savefig` writes it as PDF and
+PNG. What draws schedules and single runs lives in `rslib.schedule_plots` and is offered here too.
+Rows hold fractions, figures show percent. A method that was not run is simply not drawn.
+"""
+# pandas annotates most results as unions of Series, DataFrame and scalars, which says nothing.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportReturnType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
+from scipy import stats as sp
+
+from rslib import paper, stats
+from rslib import plot_style as style
+from rslib.artefacts import savefig
+from rslib.schedule_plots import (
+    accuracy_and_bubbles,
+    bubble,
+    memory_usage,
+    schedule_tree,
+    task_accuracies,
+)
+from rslib.typeset import Table
+
+__all__ = [
+    "acc_over_memory",
+    "accuracy_and_bubbles",
+    "bubble",
+    "memory_usage",
+    "ours_vs_paper",
+    "rank_plot",
+    "savefig",
+    "schedule_tree",
+    "search_progress",
+    "task_accuracies",
+]
+
+_METRICS = {"acc": "ACC (%)", "bwt": "BWT (%)", "fwt": "FWT (%)", "reward": "validation ACC (%)"}
+_BASELINES = ("BFS", "ETS", "Random", "Random-best", "Heur-GD", "Joint")
+_NO_MEMORY = ("Joint", "Fine-tuning")  # the same at every memory size
+
+
+@style.styled
+def acc_over_memory(
+    rows: pd.DataFrame, x: str = "memory_size", metric: str = "acc", n_columns: int = 3
+) -> Figure:
+    """A metric over memory sizes (Figure 3), mean and population std over seeds.
+
+    One panel per dataset and scenario. Sizes stand at equal distances: the ladder is geometric.
+    """
+    settings = list(rows.groupby(["dataset", "scenario"], sort=False))
+    wide = style.PAGE if len(settings) > 1 else style.COLUMN
+    fig, axes = style.panels(len(settings), n_columns, wide, 1.9)
+    for i, (ax, (setting, part)) in enumerate(zip(axes, settings, strict=True)):
+        dataset, scenario = setting  # type: ignore[misc]
+        scheduled = part[~part["label"].isin(_NO_MEMORY)]
+        sizes = sorted(scheduled[x].dropna().unique())
+        labels = style.in_order(scheduled["label"].tolist())
+        for j, label in enumerate(labels):
+            by_size = (100 * _series(scheduled, label, metric, x)).groupby(level=0)
+            mean, std = by_size.mean().reindex(sizes), by_size.std(ddof=0).reindex(sizes)
+            look = style.method(label)
+            dodge = (j - (len(labels) - 1) / 2) * 0.07  # error bars beside each other
+            ax.errorbar(
+                np.arange(len(sizes)) + dodge, mean, std, label=label, color=look.color,
+                linestyle=look.linestyle, marker=look.marker, capsize=1.5, elinewidth=0.7,
+            )  # fmt: skip
+        for label in style.in_order(part.loc[part["label"].isin(_NO_MEMORY), "label"].tolist()):
+            value = 100 * part.loc[part["label"] == label, metric].mean()
+            look = style.method(label)
+            ax.axhline(value, color=look.color, linestyle=look.linestyle, label=label)
+        name = paper.SCENARIOS.get(str(scenario), str(scenario))
+        ax.set_title(f"{paper.dataset_name(str(dataset))}, {name}")
+        ax.set_xticks(range(len(sizes)), [f"{s:.0f}" for s in sizes])
+        ax.set_xlim(-0.4, len(sizes) - 0.6)
+        ax.set_xlabel("memory size M" if x == "memory_size" else x.replace("_", " "))
+        if i % n_columns == 0:
+            ax.set_ylabel(_METRICS.get(metric, metric))
+    style.legend_below(fig, axes, 8 if len(settings) > 1 else 4)
+    return fig
+
+
+@style.styled
+def search_progress(
+    searches: Mapping[str, Sequence[Any]] | Sequence[Any],
+    rows: pd.DataFrame | None = None,
+    baselines: Sequence[str] = _BASELINES,
+    ax: Axes | None = None,
+    title: str | None = None,
+) -> Figure:
+    """Test ACC of the best schedule so far over rollouts, against fixed methods (Figure 8).
+
+    `searches` has one search result (with `.best_so_far`) or array per seed, by method or for
+    MCTS alone; seeds that stopped early cut the curve at the shortest. Bands, and the bars at the
+    right for the methods in `rows`, are 95 % intervals of the mean over seeds.
+    """
+    by_method = dict(searches) if isinstance(searches, Mapping) else {"MCTS": searches}
+    new = ax is None
+    fig, ax = style.on(ax, style.COLUMN, 2.5)
+    longest = 1
+    for label in style.in_order(list(by_method)):
+        runs = [np.asarray(getattr(s, "best_so_far", s), dtype=float) for s in by_method[label]]
+        n = min(map(len, runs))
+        curves = 100 * np.stack([r[:n] for r in runs])  # (seeds, rollouts)
+        low, high = _interval(curves)
+        rollouts, look = np.arange(1, n + 1), style.method(label)
+        marker = look.marker if n == 1 else ""  # a line of one point is no line
+        mean = curves.mean(axis=0)
+        ax.plot(rollouts, mean, color=look.color, marker=marker, label=label, zorder=3)
+        ax.fill_between(rollouts, low, high, color=look.color, alpha=0.18, linewidth=0)
+        longest = max(longest, n)
+    fixed = [] if rows is None else [b for b in baselines if b in set(rows["label"])]
+    fixed = [b for b in style.in_order(fixed) if b not in by_method]
+    for i, label in enumerate(fixed):
+        assert rows is not None
+        values = 100 * rows.loc[rows["label"] == label, "acc"].dropna().to_numpy(float)
+        if not len(values):
+            continue
+        look, (low, high) = style.method(label), _interval(values[:, None])
+        ax.axhline(values.mean(), color=look.color, linestyle=look.linestyle, label=label, lw=1.1)
+        at = longest * (1.03 + 0.035 * i)
+        ax.plot([at, at], [low[0], high[0]], color=look.color, linewidth=1.5)
+    ax.set(xlabel="rollouts", ylabel="ACC (%)", title=title)
+    ticks = MaxNLocator(5, integer=True, min_n_ticks=1).tick_values(1, longest)
+    ax.set_xticks(sorted({1, *(int(t) for t in ticks if 1 < t <= longest)}))
+    right = longest * (1.03 + 0.035 * max(len(fixed), 1))
+    ax.set_xlim((1, right) if longest > 1 else (0.5, 1.5))
+    if new:
+        style.legend_below(fig, [ax], 4)
+    return fig
+
+
+@style.styled
+def rank_plot(
+    acc: ArrayLike, labels: Sequence[str], ax: Axes | None = None, title: str | None = None
+) -> Figure:
+    """Average ranks, best on top, with 95 % bootstrap intervals.
+
+    acc: (environments, seeds, methods), as for `stats.average_ranks`.
+    """
+    ranks = dict(zip(labels, stats.rank_intervals(acc), strict=True))
+    shown = sorted((k for k in ranks if np.isfinite(ranks[k].value)), key=lambda k: ranks[k].value)
+    fig, ax = style.on(ax, style.COLUMN, 0.65 + 0.2 * len(shown))
+    for y, label in enumerate(shown):
+        rank, look = ranks[label], style.method(label)
+        if rank.reason is None:
+            ax.plot([rank.low, rank.high], [y, y], color=look.color, linewidth=1.5)
+        ax.plot(rank.value, y, color=look.color, marker=look.marker, markersize=4.5)
+        ax.annotate(
+            f"{rank.value:.2f}", (1.01, y), xycoords=("axes fraction", "data"),
+            va="center", fontsize=7, annotation_clip=False,
+        )  # fmt: skip
+    ax.set_yticks(range(len(shown)), shown)
+    ax.set(ylim=(len(shown) - 0.5, -0.5), xlim=(0.8, len(shown) + 0.2), title=title)
+    ax.set_xticks(range(1, len(shown) + 1))
+    ax.set_xlabel("average rank (1 = best)")
+    return fig
+
+
+@style.styled
+def ours_vs_paper(table: Table, metric: str = "acc", n_columns: int = 2) -> Figure:
+    """Our means (filled) beside the published ones (hollow), both with their std over seeds.
+
+    Takes a `summary_table` made with `paper_table`; one panel per dataset.
+    """
+    values = table.values
+    values = values[(values["metric"] == metric) & values["paper_mean"].notna()]
+    if not len(values):
+        raise ValueError("the table has no published numbers: give summary_table a paper_table")
+    keys = [k for k in values.columns[: values.columns.get_loc("metric")] if k != "dataset"]
+    datasets = list(values.groupby("dataset", sort=False))
+    longest = max(len(part) for _, part in datasets)
+    wide = style.PAGE if len(datasets) > 1 else style.COLUMN
+    fig, axes = style.panels(len(datasets), n_columns, wide, 0.75 + 0.2 * longest)
+    for ax, (dataset, part) in zip(axes, datasets, strict=True):
+        for y, row in enumerate(part.to_dict("records")):
+            look = style.method(str(row.get("label", "")))
+            ours, theirs = (
+                (y - 0.15, row["mean"], row["std"]),
+                (y + 0.15, row["paper_mean"], row["paper_std"]),
+            )
+            ax.plot([ours[1], theirs[1]], [y, y], color="#BBBBBB", linewidth=0.8, zorder=1)
+            for (at, mean, std), face in ((ours, look.color), (theirs, "white")):
+                ax.errorbar(
+                    mean, at, xerr=std if np.isfinite(std) else 0, marker=look.marker, markersize=4,
+                    color=look.color, markerfacecolor=face, markeredgewidth=0.9, elinewidth=0.8,
+                )  # fmt: skip
+        names = [" ".join(_name(k, row[k]) for k in keys) for row in part.to_dict("records")]
+        ax.set_yticks(range(len(part)), names)
+        ax.set_ylim(len(part) - 0.5, -0.5)
+        ax.set_title(paper.dataset_name(str(dataset)))
+        ax.set_xlabel(_METRICS.get(metric, metric))
+    handles = [
+        axes[0].plot([], [], "o", color="#444444", mfc=face, label=name)[0]
+        for face, name in (("#444444", "ours"), ("white", "paper"))
+    ]
+    fig.legend(handles=handles, loc="outside lower center", ncols=2)
+    return fig
+
+
+def _series(rows: pd.DataFrame, label: str, metric: str, by: str) -> pd.Series:
+    return rows[rows["label"] == label].set_index(by)[metric].dropna()
+
+
+def _interval(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """95 % t-interval of the mean over axis 0; of one seed, the seed itself."""
+    mean = curves.mean(axis=0)
+    if len(curves) < 2:
+        return mean, mean
+    half = sp.t.ppf(0.975, len(curves) - 1) * sp.sem(curves, axis=0)
+    return mean - half, mean + half
+
+
+def _name(key: str, value: Any) -> str:
+    names = {"selection": paper.SELECTIONS, "replay": paper.REPLAY_METHODS}
+    return str(names.get(key, {}).get(value, f"M={value:.0f}" if key == "memory_size" else value))

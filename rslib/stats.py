@@ -1,0 +1,294 @@
+"""Statistics over seeds and environments: Welch's test, ranks, Holm, effect sizes, intervals.
+
+Every function takes plain arrays, leaves out what is missing (NaN, infinite) and always answers.
+Where a number has no meaning (one seed, no spread) the answer carries the `reason` and prints as
+"n/a (reason)"; nothing warns and nothing raises for data that a half-finished run can produce.
+The tests and the resampling are scipy's; only what scipy lacks is written out here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite, nan, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats as sp
+
+# Spread below this share of the mean is rounding of equal numbers, not spread.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Welch:
+    """Welch's two-tailed t-test of mean(a) - mean(b), with the interval of that difference."""
+
+    t: float
+    p: float
+    df: float
+    ci_low: float
+    ci_high: float
+    difference: float = nan
+    n_a: int = 0
+    n_b: int = 0
+    reason: str | None = None  # why there is no test; None where there is one
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"n/a ({self.reason})"
+        return (
+            f"t = {self.t:.2f}, p = {self.p:.3f} (df = {self.df:.1f}, "
+            f"difference {self.difference:.4g}, 95 % CI [{self.ci_low:.4g}, {self.ci_high:.4g}])"
+        )
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its 95 % interval; `p` only where a test belongs to it."""
+
+    value: float
+    low: float = nan
+    high: float = nan
+    n: int = 0
+    p: float = nan
+    reason: str | None = None  # why the value, or only its interval, is missing
+
+    def __str__(self) -> str:
+        if not isfinite(self.value):
+            return f"n/a ({self.reason})"
+        interval = f"n/a: {self.reason}" if self.reason else f"[{self.low:.4g}, {self.high:.4g}]"
+        return f"{self.value:.4g} ({interval})" if self.reason else f"{self.value:.4g} {interval}"
+
+
+def welch(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Welch:
+    """Welch's test of two samples, such as the ACC of two methods over seeds."""
+    a, b = _finite(a), _finite(b)
+    means = [float(x.mean()) if len(x) else nan for x in (a, b)]
+    stds = [_std(x) for x in (a, b)]
+    return welch_from_summary(means[0], stds[0], len(a), means[1], stds[1], len(b), confidence)
+
+
+def welch_from_summary(
+    mean_a: float,
+    std_a: float,
+    n_a: int,
+    mean_b: float,
+    std_b: float,
+    n_b: int,
+    confidence: float = 0.95,
+) -> Welch:
+    """Welch's test from means and *population* standard deviations (ddof = 0), as papers print.
+
+    The paper's deviations are population ones; read as sample ones, 4 of its 168 tests come out.
+    """
+    difference = mean_a - mean_b
+    reason = _no_test(mean_a, std_a, n_a, mean_b, std_b, n_b)
+    if reason:
+        return Welch(nan, nan, nan, nan, nan, difference, n_a, n_b, reason)
+    # Squared standard errors of the two means: sample variance / n = population variance / (n-1).
+    se_a, se_b = std_a**2 / (n_a - 1), std_b**2 / (n_b - 1)
+    t, p = sp.ttest_ind_from_stats(
+        mean_a, sqrt(se_a * n_a), n_a, mean_b, sqrt(se_b * n_b), n_b, equal_var=False
+    )
+    # scipy's summary form gives neither: Welch-Satterthwaite, and the interval that follows.
+    df = (se_a + se_b) ** 2 / (se_a**2 / (n_a - 1) + se_b**2 / (n_b - 1))
+    low, high = sp.t.interval(confidence, df, loc=difference, scale=sqrt(se_a + se_b))
+    return Welch(float(t), float(p), df, float(low), float(high), difference, n_a, n_b)
+
+
+def _no_test(mean_a, std_a, n_a, mean_b, std_b, n_b) -> str | None:
+    if min(n_a, n_b) < 2:
+        return "one seed" if min(n_a, n_b) == 1 else "not run"
+    if not all(map(isfinite, (mean_a, std_a, mean_b, std_b))):
+        return "missing numbers"
+    if max(std_a, std_b) <= _ROUNDING * max(abs(mean_a), abs(mean_b)):
+        return "no variance"
+    return None
+
+
+def holm(pvalues: ArrayLike) -> np.ndarray:
+    """Holm's step-down adjusted p-values; tests that do not exist (NaN) are not counted."""
+    p = np.asarray(pvalues, dtype=float)
+    adjusted = np.full(p.shape, nan)
+    order = [i for i in np.argsort(p, kind="stable") if not np.isnan(p[i])]
+    floor = 0.0
+    for rank, i in enumerate(order):
+        floor = max(floor, (len(order) - rank) * p[i])  # never below an easier test's value
+        adjusted[i] = min(floor, 1.0)
+    return adjusted
+
+
+def effect_size(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Estimate:
+    """Hedges' g: difference in pooled sample deviations, corrected for small samples.
+
+    The interval is the usual large-sample one (Hedges and Olkin 1985): rough for 5 seeds.
+    """
+    a, b = _finite(a), _finite(b)
+    reason = _no_test(*_summary(a), *_summary(b))
+    if reason:
+        return Estimate(nan, n=min(len(a), len(b)), reason=reason)
+    n, df = len(a) + len(b), len(a) + len(b) - 2
+    pooled = sqrt((len(a) * a.var() + len(b) * b.var()) / df)
+    g = float((a.mean() - b.mean()) / pooled * (1 - 3 / (4 * df - 1)))
+    error = sqrt(n / (len(a) * len(b)) + g**2 / (2 * n))
+    low, high = sp.norm.interval(confidence, loc=g, scale=error)
+    return Estimate(g, float(low), float(high), min(len(a), len(b)))
+
+
+def paired_difference(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Estimate:
+    """Mean of a - b over the seeds that have both, with the paired t-test's interval and p.
+
+    All methods of an experiment see the same realisation of a seed, so this is the sharper test.
+    """
+    a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    if a.shape != b.shape:
+        raise ValueError(f"pairs need two equally long samples, got {a.shape} and {b.shape}")
+    pairs = np.isfinite(a) & np.isfinite(b)
+    differences = (a - b)[pairs]
+    if not len(differences):
+        return Estimate(nan, reason="no pairs")
+    value = float(differences.mean())
+    if len(differences) == 1:
+        return Estimate(value, n=1, reason="one pair")
+    scale = max(np.abs(a[pairs]).max(), np.abs(b[pairs]).max())
+    if np.ptp(differences) <= _ROUNDING * scale:
+        return Estimate(value, n=len(differences), reason="all differences equal")
+    test: Any = sp.ttest_1samp(differences, 0)
+    low, high = test.confidence_interval(confidence)
+    return Estimate(value, float(low), float(high), len(differences), float(test.pvalue))
+
+
+def average_ranks(acc: ArrayLike) -> np.ndarray:
+    """One average rank per method, 1 = best (Appendix D.2). acc: (environments, seeds, methods).
+
+    Methods are ranked on unrounded ACC within each (environment, seed), ties averaged, then ranks
+    are averaged over both. A method that was never run has rank NaN; an (environment, seed) in
+    which another method is missing is left out for all, since ranks among fewer are not the same.
+    """
+    by_environment, run = _ranks(acc)
+    means = np.full(len(run), nan)
+    if by_environment:
+        means[run] = np.concatenate(by_environment).mean(axis=0)
+    return means
+
+
+def rank_intervals(acc: ArrayLike, seed: int = 0, n_resamples: int = 2000) -> list[Estimate]:
+    """`average_ranks` with 95 % bootstrap intervals over environments.
+
+    Over environments only: seeds of one environment are not independent (the ranks of methods
+    without a seed are copies), and resampling them would make the intervals too narrow.
+    """
+    by_environment, run = _ranks(acc)
+    units = [ranks.mean(axis=0) for ranks in by_environment]  # each (methods run,)
+    out, column = [], 0
+    for value, was_run in zip(average_ranks(acc), run, strict=True):
+        if not was_run or not units:
+            reason = "no complete environment" if was_run else "not run"
+            out.append(Estimate(nan, reason=reason))
+            continue
+        sample = np.array([unit[column] for unit in units])
+        column += 1
+        if len(sample) < 2:
+            out.append(Estimate(float(value), n=1, reason="one environment"))
+        else:
+            low, high = _bootstrap([sample], _mean, seed, n_resamples)
+            out.append(Estimate(float(value), low, high, len(sample)))
+    return out
+
+
+def _ranks(acc: ArrayLike) -> tuple[list[np.ndarray], np.ndarray]:
+    """Ranks (complete seeds, methods run) of every environment that has any, and who was run."""
+    acc = np.asarray(acc, dtype=float)
+    if acc.ndim != 3:
+        raise ValueError(f"acc is (environments, seeds, methods), got shape {acc.shape}")
+    run = np.asarray(np.isfinite(acc).any(axis=(0, 1)))
+    complete = [env[np.isfinite(env).all(axis=1)] for env in acc[:, :, run] if run.any()]
+    return [np.asarray(sp.rankdata(-env, axis=-1)) for env in complete if len(env)], run
+
+
+def iqm(scores: ArrayLike, seed: int = 0, n_resamples: int = 2000) -> Estimate:
+    """Inter-quartile mean with a stratified bootstrap interval. scores: (strata, runs) or (runs,).
+
+    Strata are environments or datasets: runs are resampled within each, never across.
+    """
+    strata = [row for row in map(_finite, np.atleast_2d(np.asarray(scores, float))) if len(row)]
+    if not strata:
+        return Estimate(nan, reason="not run")
+    value, n = float(_iqm(*strata)), sum(map(len, strata))
+    if min(map(len, strata)) < 2:
+        return Estimate(value, n=n, reason="one run in a stratum")
+    low, high = _bootstrap(strata, _iqm, seed, n_resamples)
+    return Estimate(value, low, high, n)
+
+
+def probability_of_improvement(
+    a: ArrayLike, b: ArrayLike, seed: int = 0, n_resamples: int = 2000
+) -> Estimate:
+    """How often a run of a beats a run of b (ties half), averaged over strata, with an interval.
+
+    a: (strata, runs of a), b: (strata, runs of b). A stratum that lacks either is left out.
+    """
+    rows_a, rows_b = (np.atleast_2d(np.asarray(x, float)) for x in (a, b))
+    if len(rows_a) != len(rows_b):
+        raise ValueError(f"a and b need the same strata, got {len(rows_a)} and {len(rows_b)}")
+    both = [(_finite(x), _finite(y)) for x, y in zip(rows_a, rows_b, strict=True)]
+    both = [(x, y) for x, y in both if len(x) and len(y)]
+    if not both:
+        return Estimate(nan, reason="not run")
+    samples = [x for x, _ in both] + [y for _, y in both]
+    value, n = float(_improvement(*samples)), sum(map(len, samples))
+    if min(map(len, samples)) < 2:
+        return Estimate(value, n=n, reason="one run in a stratum")
+    low, high = _bootstrap(samples, _improvement, seed, n_resamples)
+    return Estimate(value, low, high, n)
+
+
+def _mean(sample, axis=-1):
+    return np.mean(sample, axis=axis)
+
+
+def _iqm(*strata, axis=-1):
+    return sp.trim_mean(np.concatenate(strata, axis=axis), 0.25, axis=axis)
+
+
+def _improvement(*samples, axis=-1):
+    half = len(samples) // 2
+    wins = [
+        (np.sign(x[..., :, None] - y[..., None, :]) + 1).mean(axis=(-1, -2)) / 2
+        for x, y in zip(samples[:half], samples[half:], strict=True)
+    ]
+    return np.mean(wins, axis=0)
+
+
+def _bootstrap(samples, statistic, seed: int, n_resamples: int) -> tuple[float, float]:
+    """Percentile interval; scipy resamples every sample on its own, which is stratification.
+
+    The batch bounds memory: all resamples at once would be n_resamples times the data.
+    """
+    result = sp.bootstrap(
+        samples,
+        statistic,
+        n_resamples=n_resamples,
+        vectorized=True,
+        method="percentile",
+        batch=500,
+        rng=np.random.default_rng(seed),
+    )
+    return float(result.confidence_interval.low), float(result.confidence_interval.high)
+
+
+def _finite(values: ArrayLike) -> np.ndarray:
+    values = np.asarray(values, dtype=float).ravel()
+    return values[np.isfinite(values)]
+
+
+def _std(x: np.ndarray) -> float:
+    """Population deviation, exactly 0 for equal numbers, whatever their mean rounds to."""
+    if not len(x):
+        return nan
+    return 0.0 if np.ptp(x) <= _ROUNDING * np.abs(x).max() else float(x.std())
+
+
+def _summary(x: np.ndarray) -> tuple[float, float, int]:
+    return (float(x.mean()) if len(x) else nan), _std(x), len(x)

@@ -1,0 +1,357 @@
+"""rslib.plots: that figures show the numbers they are given, legibly, in the same bytes."""
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+
+import matplotlib as mpl
+import matplotlib.image
+import matplotlib.pyplot
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.collections import EllipseCollection
+from matplotlib.colors import to_rgb
+from matplotlib.text import Text
+
+from rslib import paper, plot_style, plots, stats, tables
+from rslib.schedule import Schedule, counts, sample_action
+
+mpl.use("Agg")
+pytestmark = pytest.mark.filterwarnings("error")
+NAN = float("nan")
+BASE = {"Joint": 0.99, "BFS": 0.98, "Random": 0.92, "ETS": 0.94, "Heur-GD": 0.95, "MCTS": 0.97}
+
+
+def rows(labels=tuple(BASE), seeds=5, datasets=("mnist",), sizes=(10,)) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    out = [
+        {"dataset": d, "scenario": "task", "selection": "uniform", "replay": "er", "seed": s}
+        | {"memory_size": m, "label": label, "acc": BASE[label] - 0.3 / m + rng.normal(0, 0.01)}
+        | {"bwt": -0.1, "converged": True, "rollouts": NAN, "subset": None}
+        for d, label, m, s in itertools.product(datasets, labels, sizes, range(1, seeds + 1))
+    ]
+    return pd.DataFrame(out)
+
+
+def matrix(n_tasks: int, seeds: int | None = None) -> np.ndarray:
+    rng = np.random.default_rng(n_tasks)
+    values = rng.uniform(0.5, 1, (seeds or 1, n_tasks + 1, n_tasks))
+    return values if seeds else values[0]
+
+
+def schedule(n_tasks: int, M: int = 10) -> Schedule:
+    rng = np.random.default_rng(n_tasks)
+    return Schedule(tuple(counts(sample_action(k, rng), M) for k in range(1, n_tasks)))
+
+
+def progress(seeds: int, rollouts: int = 30) -> list[np.ndarray]:
+    rng = np.random.default_rng(3)
+    return [np.maximum.accumulate(rng.uniform(0.9, 0.97, rollouts)) for _ in range(seeds)]
+
+
+def published(**kwargs):
+    return tables.summary_table(rows(**kwargs), paper_table="memory_selection")
+
+
+FIGURES = {
+    "figure 1": lambda: plots.task_accuracies(
+        {f"replay at {k}": matrix(5, 3) for k in (2, 3, 4, 5)}, {f"replay at {k}": k for k in (2, 3)}
+    ),
+    "accuracies, 10 tasks": lambda: plots.task_accuracies({"ETS": matrix(10), "MCTS": matrix(10)}),
+    "accuracies, 20 tasks": lambda: plots.task_accuracies({"MCTS": matrix(20)}, {"MCTS": 7}),
+    "bubbles, 5 tasks": lambda: plots.bubble(schedule(5)),
+    "bubbles, 20 tasks": lambda: plots.bubble(schedule(20), title="MCTS"),
+    "panels, 5 tasks": lambda: plots.accuracy_and_bubbles(
+        {"Fine-tuning": (matrix(5), None), "ETS": (matrix(5), Schedule.ets(5, 10))}
+    ),
+    "panels, 10 tasks": lambda: plots.accuracy_and_bubbles(
+        {n: (matrix(10), schedule(10)) for n in ("Fine-tuning", "ETS", "MCTS")}
+    ),
+    "panels, 20 tasks": lambda: plots.accuracy_and_bubbles(
+        {n: (matrix(20), schedule(20)) for n in ("Fine-tuning", "ETS", "MCTS")}
+    ),
+    "usage, 10 tasks": lambda: plots.memory_usage({"MCTS": schedule(10), "ETS": schedule(10)}, 10),
+    "usage, 20 tasks": lambda: plots.memory_usage({"MCTS": schedule(20), "Uniform": range(5, 100, 5)}),
+    "tree, 3 tasks": lambda: plots.schedule_tree(3),
+    "tree, 5 tasks": lambda: plots.schedule_tree(5),
+    "tree, 6 tasks": lambda: plots.schedule_tree(6),
+    "memory sizes": lambda: plots.acc_over_memory(
+        rows(datasets=("mnist", "notmnist", "digits"), sizes=(90, 270, 450, 900, 2250), seeds=2)
+    ),
+    "memory sizes, one seed, no heuristic": lambda: plots.acc_over_memory(
+        rows(labels=("ETS", "MCTS"), sizes=(2, 10), seeds=1)
+    ),
+    "progress": lambda: plots.search_progress({"MCTS": progress(5)}, rows()),
+    "progress, one seed": lambda: plots.search_progress(progress(1, 1), rows(("ETS",), seeds=1)),
+    "ranks": lambda: plots.rank_plot(
+        np.random.default_rng(0).uniform(size=(4, 2, 10)),
+        ["Random", "ETS", "DQN", "A2C"] + [e + h for e in ("", "ETS+") for h in
+         ("Heur-GD", "Heur-LD", "Heur-AT")],
+    ),
+    "ours and paper": lambda: plots.ours_vs_paper(published(datasets=("mnist", "notmnist"))),
+    "ours and paper, one seed": lambda: plots.ours_vs_paper(published(seeds=1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_text_is_legible_inside_the_figure_and_does_not_collide(name):
+    """Else a label is below 7 pt on paper, cut off at the edge, or written over another."""
+    fig = FIGURES[name]()
+    fig.draw_without_rendering()
+    page, boxes = fig.bbox, []
+    for text in printed(fig):
+        box = text.get_window_extent()
+        assert text.get_fontsize() >= 7, text.get_text()
+        assert box.x0 >= page.x0 - 1 and box.x1 <= page.x1 + 1, f"{text.get_text()!r} is cut off"
+        assert box.y0 >= page.y0 - 1 and box.y1 <= page.y1 + 1, f"{text.get_text()!r} is cut off"
+        boxes.append((text.get_text(), box.padded(-0.5)))
+    assert len(boxes) > 5
+    for (one, box), (other, another) in itertools.combinations(boxes, 2):
+        assert not box.overlaps(another), f"{one!r} collides with {other!r}"
+    assert fig.get_figwidth() <= plot_style.PAGE
+
+
+def printed(fig) -> list[Text]:
+    """Every text that reaches the page: matplotlib also keeps labels of ticks out of view."""
+    texts = [t for legend in fig.legends for t in legend.get_texts()]
+    for ax in fig.axes:
+        texts += ax.texts
+        if not ax.axison:
+            continue
+        texts += [ax.title, ax.xaxis.label, ax.yaxis.label]
+        for axis in (ax.xaxis, ax.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            inside = [t for t in axis.get_major_ticks() if low - 1e-9 <= t.get_loc() <= high + 1e-9]
+            texts += [label for tick in inside for label in (tick.label1, tick.label2)]
+    return [t for t in texts if t.get_visible() and t.get_text().strip()]
+
+
+def test_task_accuracies_draws_each_task_from_when_it_was_learned():
+    """Else the untrained row shifts time by one, or tasks are drawn before they exist."""
+    stack = matrix(5, 4)
+    fig = plots.task_accuracies({"late replay": stack}, {"late replay": 4})
+    lines = fig.axes[0].get_lines()
+    for i, line in enumerate(lines[:5]):
+        assert line.get_xdata().tolist() == list(range(i + 1, 6))
+        np.testing.assert_allclose(line.get_ydata(), 100 * stack[:, i + 1 :, i].mean(axis=0))
+    assert set(lines[5].get_xdata()) == {4}  # the replay moment
+    acc = 100 * stack[:, -1].mean()
+    assert fig.axes[0].get_title() == f"late replay\nACC {acc:.2f} %"
+
+
+def test_figure_1_of_the_paper_can_be_drawn_from_its_curves():
+    """Else published curves, which have no untrained row and no value before learning, break."""
+    fig = plots.task_accuracies({str(k): m for k, m in paper.single_task_replay().items()})
+    assert [ax.get_title().split()[-2] for ax in fig.axes] == ["89.66", "93.85", "93.17", "94.49"]
+
+
+def test_bubble_areas_are_shares_of_the_memory():
+    """Else big memories look bigger, or a circle's diameter is read as its share."""
+    plan = Schedule(((8,), (2, 6), (0, 0, 0), (1, 3, 0, 4)))
+    (circles,) = plots.bubble(plan).axes[0].findobj(EllipseCollection)
+    areas = {}
+    for (x, y), size in zip(circles.get_offsets(), circles.get_widths(), strict=True):
+        areas[(int(x), int(y))] = size**2
+    whole = areas[(2, 1)]
+    share = {at: area / whole for at, area in areas.items()}
+    assert share == pytest.approx(
+        {(2, 1): 1, (3, 1): 0.25, (3, 2): 0.75, (5, 1): 0.125, (5, 2): 0.375, (5, 4): 0.5}
+    )
+
+
+def test_memory_usage_bars_are_samples_per_task():
+    """Else a schedule's bars stand at the wrong task or height."""
+    fig = plots.memory_usage({"MCTS": Schedule(((2,), (1, 1), (2, 0, 0))), "Uniform": [2, 4, 6]})
+    heights = {c.get_label(): [bar.get_height() for bar in c] for c in fig.axes[0].containers}
+    assert heights == {"MCTS": [2, 2, 2], "Uniform": [2, 4, 6]}
+    centres = [bar.get_x() + bar.get_width() / 2 for bar in fig.axes[0].containers[0]]
+    assert np.round(centres).tolist() == [2, 3, 4]
+
+
+def test_tree_shows_the_papers_paths():
+    """Else Figure 2's blue, red and purple schedules are not the ones the text explains."""
+    fig = plots.schedule_tree(5, memory_size=8)
+    shown = {t.get_text() for t in fig.axes[0].texts}
+    assert {"8,0,0,0", "2,2,2,2", "0,0,0,8", "4,4", "3,3,2", "35 choices", "no memory"} <= shown
+    labels = [t.get_text() for t in fig.legends[0].get_texts()]
+    assert labels[:3] == ["only task 1", "equal shares", "only the task before"]
+    edges = [line.get_color() for line in fig.axes[0].get_lines()]
+    assert [edges.count(c) for c in ("#2166C8", "#D6302A", "#8B3FA8")] == [4, 4, 4]
+
+
+def test_tree_takes_any_schedule_and_refuses_what_does_not_fit():
+    """Else a heuristic's empty memory crashes it, or 20 tasks hang it on 17.7 billion nodes."""
+    fig = plots.schedule_tree(paths={"none": Schedule(((0,), (0, 0))), "MCTS": schedule(3)})
+    assert "0,0" in {t.get_text() for t in fig.axes[0].texts}
+    with pytest.raises(ValueError, match="2 to 6 tasks"):
+        plots.schedule_tree(20)
+    with pytest.raises(ValueError, match="same number of tasks"):
+        plots.schedule_tree(paths={"a": schedule(3), "b": schedule(4)})
+
+
+def test_acc_over_memory_draws_means_and_population_std():
+    """Else the curve or its bars are not the numbers of the table."""
+    frame = rows(labels=("MCTS", "ETS"), sizes=(2, 10, 50))
+    frame = frame.drop(frame[(frame["label"] == "ETS") & (frame["memory_size"] == 10)].index)
+    ax = plots.acc_over_memory(frame).axes[0]
+    data = {c.get_label(): c for c in ax.containers}
+    mine = frame[frame["label"] == "MCTS"].groupby("memory_size")["acc"]
+    np.testing.assert_allclose(np.asarray(data["MCTS"][0].get_ydata(), float), 100 * mine.mean())
+    (bars,) = data["MCTS"][2]
+    half = [np.ptp(s[:, 1]) / 2 for s in bars.get_segments()]
+    np.testing.assert_allclose(half, 100 * mine.std(ddof=0))
+    gaps = np.isnan(np.asarray(data["ETS"][0].get_ydata(), float))
+    assert gaps.tolist() == [False, True, False]  # not run: a gap
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["2", "10", "50"]
+
+
+def test_search_progress_draws_the_mean_over_seeds_up_to_the_shortest():
+    """Else an interrupted seed bends the mean, or the lines are not the baselines' means."""
+
+    class Result:  # what a search returns, as far as this figure looks at it
+        def __init__(self, best_so_far):
+            self.best_so_far = best_so_far
+
+    frame = rows()
+    ax = plots.search_progress([Result([0.5, 0.7, 0.8]), Result([0.7, 0.7])], frame).axes[0]
+    lines = {line.get_label(): line for line in ax.get_lines()}
+    np.testing.assert_allclose(lines["MCTS"].get_ydata(), [60, 70])
+    ets = 100 * frame.loc[frame["label"] == "ETS", "acc"].mean()
+    assert lines["ETS"].get_ydata()[0] == pytest.approx(ets)
+    assert {"BFS", "Joint", "Random", "Heur-GD"} <= set(lines) and "Random-best" not in lines
+
+
+def test_ranks_are_sorted_and_a_method_not_run_is_left_out():
+    """Else the best method is not on top, or a missing one is shown with rank NaN."""
+    acc = np.random.default_rng(0).uniform(size=(5, 3, 4)) + [0, 2, 1, 0]
+    acc[:, :, 3] = NAN
+    ax = plots.rank_plot(acc, ["Random", "A2C", "ETS", "DQN"]).axes[0]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["A2C", "ETS", "Random"]
+    printed = [float(t.get_text()) for t in ax.texts]
+    np.testing.assert_allclose(printed, np.sort(stats.average_ranks(acc)[:3]), atol=0.005)
+
+
+def test_ours_vs_paper_draws_both_means():
+    """Else what is drawn as the paper's is not what it published."""
+    table = published(labels=("ETS", "MCTS"))
+    ax = plots.ours_vs_paper(table).axes[0]
+    drawn = [c[0].get_xdata()[0] for c in ax.containers]
+    cells = table.values[table.values["metric"] == "acc"]
+    expected = cells.set_index("label")[["mean", "paper_mean"]].to_numpy().ravel()
+    np.testing.assert_allclose(drawn, expected)
+    assert 97.93 in drawn and 94.02 in drawn
+    with pytest.raises(ValueError, match="no published numbers"):
+        plots.ours_vs_paper(tables.summary_table(rows()))
+
+
+def test_a_method_looks_the_same_everywhere():
+    """Else blue is MCTS in one figure and ETS in the next, when a method is missing."""
+    over_memory = plots.acc_over_memory(rows(labels=("MCTS",), sizes=(2, 10))).axes[0]
+    search = plots.search_progress(progress(2), rows()).axes[0]
+    usage = plots.memory_usage({"Uniform": [1], "MCTS": [1]}).axes[0]
+    colours = {
+        over_memory.containers[0][0].get_color(),
+        next(x for x in search.get_lines() if x.get_label() == "MCTS").get_color(),
+        mpl.colors.to_hex(usage.containers[0][0].get_facecolor()).upper(),
+    }
+    assert colours == {plot_style.method("MCTS").color}
+    assert plot_style.method("my own rule") == plot_style.method("my own rule")
+
+
+def test_main_methods_are_told_apart_by_the_colour_blind():
+    """Else red-green blind readers see two methods of one figure as one.
+
+    Deuteranopia and protanopia after Machado, Oliveira and Fernandes (2009), severity 1.
+    """
+    blind = {
+        "deutan": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+        "protan": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    }
+    names = ("MCTS", "ETS", "Heur-GD", "Random", "BFS", "Fine-tuning")
+    for kind in blind.values():
+        seen = [np.array(kind) @ np.array(to_rgb(plot_style.method(n).color)) ** 2.2 for n in names]
+        seen = [np.clip(c, 0, 1) ** (1 / 2.2) for c in seen]
+        for (one, a), (other, b) in itertools.combinations(zip(names, seen, strict=True), 2):
+            same_line = plot_style.method(one)[1:] == plot_style.method(other)[1:]
+            assert np.linalg.norm(a - b) > 0.15 and not same_line, (one, other)
+
+
+@pytest.mark.parametrize("n_tasks", [2, 5, 9, 10, 11, 19, 20, 50])
+def test_ticks_name_both_ends_and_stay_few(n_tasks):
+    """Else the last task has no label, or labels run into each other."""
+    ticks = plot_style.task_ticks(1, n_tasks)
+    assert ticks[0] == 1 and ticks[-1] == n_tasks and len(ticks) <= 11
+    assert ticks == sorted(set(ticks))
+
+
+def test_figures_do_not_pile_up_in_pyplot():
+    """Else a notebook shows every figure twice and warns after twenty."""
+    plots.bubble(schedule(5))
+    assert not mpl.pyplot.get_fignums()
+
+
+def test_the_users_style_does_not_leak_in_or_out():
+    """Else a notebook's own rcParams change the paper's figures, or ours change the notebook."""
+    with mpl.rc_context({"font.size": 3, "xtick.labelsize": 3}):
+        before = dict(mpl.rcParams)
+        fig = plots.bubble(schedule(5))
+        assert dict(mpl.rcParams) == before
+    assert {t.get_fontsize() for t in fig.axes[0].get_xticklabels()} == {7}
+
+
+TWICE = """
+import sys
+import matplotlib; matplotlib.use("Agg")
+import numpy as np, pandas as pd
+from rslib import plots, tables
+from rslib.schedule import Schedule
+frame = pd.DataFrame([
+    dict(dataset="mnist", scenario="task", selection="uniform", replay="er", memory_size=m, seed=s,
+         label=l, acc=0.9 + s / 100, bwt=-0.1, converged=True, rollouts=100, subset=None)
+    for m in (2, 10) for s in (1, 2) for l in ("ETS", "MCTS", "my rule")])
+out = sys.argv[1]
+plots.savefig(plots.acc_over_memory(frame), "memory", "mnist", out)
+plots.savefig(plots.schedule_tree(4), "tree", "mnist", out)
+plots.savefig(plots.rank_plot(np.random.default_rng(0).uniform(size=(3, 2, 2)), ["ETS", "A2C"]),
+              "ranks", "mnist", out)
+tables.save_table(tables.summary_table(frame, ["memory_size", "label"]), "main", "mnist", out)
+"""
+
+
+def test_two_processes_write_the_same_bytes(tmp_path):
+    """Else figures change in git at every run: dates, random ids, or the order of sets."""
+    command = [sys.executable, "-W", "error", "-c", TWICE]
+    runs = [
+        subprocess.Popen(
+            [*command, str(tmp_path / seed)], env=os.environ | {"PYTHONHASHSEED": seed}, cwd=_root()
+        )
+        for seed in ("1", "2")
+    ]
+    assert [run.wait(timeout=120) for run in runs] == [0, 0]
+    files = [
+        {p.relative_to(out): p.read_bytes() for p in out.rglob("*") if p.is_file()}
+        for out in (tmp_path / "1", tmp_path / "2")
+    ]
+    assert files[0].keys() == files[1].keys() and len(files[0]) == 8
+    for name, content in files[0].items():
+        assert content == files[1][name], name
+        assert b"Date" not in content
+
+
+def _root() -> str:
+    return str(plots.__file__).rsplit("/rslib/", 1)[0]
+
+
+def test_savefig_writes_vector_text_at_printed_size(tmp_path):
+    """Else PDFs hold outlines instead of text (Type 3), or PNGs are blurred or rescaled."""
+    pdf, png = plots.savefig(plots.bubble(schedule(5)), "bubble_plot", "mnist", tmp_path)
+    assert pdf == tmp_path / "figures/mnist/bubble_plot.pdf" and png.suffix == ".png"
+    content = pdf.read_bytes()
+    assert b"/Type3" not in content and b"CIDFontType2" in content
+    width = 0.75 * plot_style.COLUMN
+    media = re.search(rb"/MediaBox \[([^]]*)\]", content)
+    assert media and [float(v) for v in media[1].split()] == [0, 0, width * 72, width * 72]
+    assert mpl.image.imread(png).shape[:2] == (int(width * 200), int(width * 200))

@@ -1,0 +1,318 @@
+"""rslib.tables, typeset and artefacts: what a table says, in text, HTML, CSV and TeX."""
+
+import io
+import os
+import stat
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import ttest_ind
+
+from rslib import artefacts, tables, typeset
+
+pytestmark = pytest.mark.filterwarnings("error")
+NAN = float("nan")
+
+
+def rows(acc: dict[str, list[float]], **settings) -> pd.DataFrame:
+    """One row per method and seed, accuracies as fractions; BWT is ACC - 1."""
+    common = {"dataset": "mnist", "scenario": "task", "selection": "uniform", "replay": "er"}
+    common |= {"memory_size": 10, "samples_per_class": 1, "rollouts": NAN, "subset": None}
+    out = []
+    for label, values in acc.items():
+        for seed, value in enumerate(values, start=1):
+            row = common | {"label": label, "policy": label.lower(), "seed": seed, "acc": value}
+            row |= {"bwt": value - 1, "converged": not np.isnan(value)}
+            out.append(row | {"rollouts": 100 if label == "MCTS" else NAN} | settings)
+    return pd.DataFrame(out)
+
+
+FIVE = rows(
+    {
+        "Joint": [0.99] * 5,
+        "MCTS": [0.95, 0.96, 0.97, 0.98, 0.99],
+        "Random": [0.90, 0.91, 0.92, 0.93, 0.94],
+        "ETS": [0.94, 0.95, 0.96, 0.94, 0.95],
+        "Heur-GD": [0.5, 0.6, 0.99, 0.99, 0.9],
+    }
+)
+
+
+def column(table, *head):
+    return table.frame[head].to_dict()
+
+
+def test_cells_are_mean_and_population_std_in_percent():
+    """Else the table reports the sample deviation, or fractions."""
+    shown = column(tables.summary_table(FIVE), "Split MNIST", "ACC (%)")
+    assert shown["MCTS"] == "97.00 ± 1.41"  # sqrt(mean of 4, 1, 0, 1, 4); sample std is 1.58
+    assert column(tables.summary_table(FIVE), "Split MNIST", "BWT (%)")["MCTS"] == "-3.00 ± 1.41"
+
+
+def test_three_best_schedules_are_highlighted_and_bounds_are_not():
+    """Else Joint takes the first place from the schedules, or the order of colours is wrong."""
+    table = tables.summary_table(FIVE)
+    marks = table.marks[("Split MNIST", "ACC (%)")].to_dict()
+    assert marks == {
+        "Joint": "",
+        "Random": "third",
+        "ETS": "second",
+        "Heur-GD": "",
+        "MCTS": "first",
+    }
+    assert list(table.frame.index) == ["Joint", "Random", "ETS", "Heur-GD", "MCTS"]
+
+
+def test_highlights_stay_within_a_group_and_share_ties():
+    """Else k-means competes with uniform, or two equal means get different colours."""
+    both = pd.concat(
+        [
+            rows({"ETS": [0.9, 0.8], "MCTS": [0.9, 0.8], "Random": [0.1, 0.2]}),
+            rows({"ETS": [0.5, 0.4], "MCTS": [0.6, 0.5]}, selection="kmeans"),
+            rows({"MCTS": [0.3, 0.4]}, selection="mof"),
+        ]
+    )
+    table = tables.summary_table(both, ["selection", "label"], metrics=("acc",))
+    marks = table.marks.iloc[:, 0].to_dict()
+    assert marks[("Uniform", "ETS")] == marks[("Uniform", "MCTS")] == "first"
+    assert marks[("Uniform", "Random")] == "third"
+    assert (marks[("k-means", "MCTS")], marks[("k-means", "ETS")]) == ("first", "second")
+    assert marks[("MoF", "MCTS")] == ""  # alone it is the best of nothing
+
+
+def test_ranks_are_better_when_lower_and_not_percent():
+    """Else the worst average rank is painted red, and rank 1 becomes 100."""
+    frame = rows({"ETS": [0.9, 0.9], "DQN": [0.9, 0.9]}).assign(rank=[2.0, 3.0, 1.0, 2.0])
+    table = tables.summary_table(frame, metrics=("rank",), n_expected=2)
+    assert column(table, "Split MNIST", "rank")["DQN"] == "1.50 ± 0.50"
+    assert table.marks[("Split MNIST", "rank")].to_dict() == {"ETS": "second", "DQN": "first"}
+
+
+def test_failed_and_missing_runs_show():
+    """Else a mean over fewer seeds, or a cell nobody ran, looks like any other."""
+    some = pd.concat(
+        [
+            rows({"ETS": [0.9, 0.8, NAN, 0.7, 0.6], "MCTS": [0.9], "Random": [NAN, NAN]}),
+            rows({"ETS": [0.9, 0.8, 0.7]}, dataset="digits"),
+        ]
+    )
+    table = tables.summary_table(some, metrics=("acc",))
+    assert column(table, "Split MNIST", "ACC (%)") == {
+        "ETS": "75.00 ± 11.18* (4/5)",
+        "MCTS": "90.00 (n=1)",  # a single seed has no deviation, 0.00 would be a lie
+        "Random": "n/a* (0/2)",
+    }
+    assert column(table, "digits", "ACC (%)")["MCTS"] == "–"
+    assert column(table, "digits", "ACC (%)")["ETS"] == "80.00 ± 8.16 (n=3)"
+    for word in ("did not converge", "n: seeds where not 5", "–: not run"):
+        assert word in table.caption
+    assert "converge" not in tables.summary_table(FIVE).caption
+
+
+def test_the_number_of_a_failed_run_does_not_count():
+    """Else a diverged network's 50 % goes into the mean and the t-test."""
+    frame = rows({"MCTS": [0.9, 0.8, 0.1], "ETS": [0.7, 0.6, 0.5]})
+    frame.loc[2, "converged"] = False
+    table = tables.summary_table(frame, metrics=("acc",))
+    assert column(table, "Split MNIST", "ACC (%)")["MCTS"] == "85.00 ± 5.00* (2/3)"
+    test = tables.welch_table(frame, against=("ETS",))
+    assert test.values["n_ours"].tolist() == [2]
+
+
+def test_the_papers_value_and_the_difference_stand_beside():
+    """Else readers cannot see how far a reproduction is off, or see it with the wrong sign."""
+    table = tables.summary_table(FIVE, ["selection", "label"], paper_table="memory_selection")
+    at = ("Uniform", "MCTS")
+    cells = [column(table, "Split MNIST", "ACC (%)", k)[at] for k in ("ours", "paper", "diff.")]
+    assert cells == ["97.00 ± 1.41", "97.93 ± 0.56", "-0.93"]
+    ets = table.values.query("label == 'ETS' and metric == 'bwt'").iloc[0]
+    assert ets["difference"] == pytest.approx(-5.2 - ets["paper_mean"])
+
+
+@pytest.mark.parametrize(
+    "other", [{"scenario": "class"}, {"memory_size": 8}, {"dataset": "digits"}]
+)
+def test_no_paper_column_for_another_setting(other):
+    """Else a Class-IL result is compared with a Task-IL one."""
+    plain = FIVE[FIVE["label"] != "Joint"].assign(**other)
+    table = tables.summary_table(plain, paper_table="memory_selection")
+    assert table.frame.columns.nlevels == 2 and "paper" not in table.frame.columns.levels[1]
+
+
+def test_rows_that_would_be_averaged_by_accident_are_an_error():
+    """Else two thresholds of one heuristic, or two memory sizes, melt into one mean."""
+    twice = pd.concat([FIVE, FIVE.assign(memory_size=20)])
+    with pytest.raises(ValueError, match=r"2 rows for the one run .*differ in \['memory_size'\]"):
+        tables.summary_table(twice)
+    tables.summary_table(twice, ["memory_size", "label"])
+    with pytest.raises(ValueError, match="lack the columns"):
+        tables.summary_table(FIVE.drop(columns="label"))
+    with pytest.raises(ValueError, match="no result rows"):
+        tables.summary_table(FIVE[:0])
+
+
+def test_caption_names_what_the_rows_hold():
+    """Else a figure of a subset passes for one of the dataset."""
+    frame = FIVE.assign(subset="subset, 100 images per class")
+    assert tables.caption(frame, "Schedules compared.") == (
+        "Schedules compared. Split MNIST (subset, 100 images per class); Task-IL; M = 10; "
+        "5 seeds (1–5); 100 rollouts."
+    )
+    one = rows({"ETS": [0.9]}, dataset="my data", memory_size=0)
+    assert tables.caption(one, "One") == "One. my data; Task-IL; seed 1."
+    two = pd.concat([frame, frame.assign(dataset="notmnist")])
+    assert "Split MNIST, Split notMNIST (each: subset, 100 images" in tables.caption(two, "x")
+
+
+def test_welch_table_tests_and_corrects():
+    """Else t, p or Holm in the table are not those of rslib.stats, or bold is on the wrong p."""
+    table = tables.welch_table(FIVE, group_keys=["dataset"], paper_table="memory_selection")
+    values = table.values.set_index("comparison")
+    mcts, ets = (FIVE.loc[FIVE["label"] == m, "acc"] for m in ("MCTS", "ETS"))
+    expected = ttest_ind(mcts, ets, equal_var=False)
+    assert values.loc["MCTS vs ETS", "t"] == pytest.approx(expected.statistic)
+    assert values.loc["MCTS vs ETS", "difference"] == pytest.approx(2.2)
+    assert values.loc["MCTS vs ETS", "paper_t"] == 1.82
+    p = values["p"].sort_values()
+    assert values["p_holm"][p.index[0]] == pytest.approx(3 * p.iloc[0])
+    bold = table.marks["p"].to_numpy() == "bold"
+    assert bold.tolist() == (table.values["p"] < 0.05).tolist() and 0 < bold.sum() < 3
+    assert "corrected over the 3 tests" in table.caption
+
+
+def test_welch_table_says_why_there_is_no_test():
+    """Else a single seed or a missing method empties the row without a word."""
+    table = tables.welch_table(rows({"MCTS": [0.9, 0.8], "ETS": [0.7]}))
+    assert table.frame["why n/a"].tolist() == ["not run", "one seed", "not run"]
+    assert table.frame["t"].tolist() == ["n/a"] * 3
+
+
+def test_environments_and_seeds_can_be_averaged_together():
+    """Else the generalization tables need their own code."""
+    envs = pd.concat([FIVE.assign(environment=e) for e in (10, 11)])
+    with pytest.raises(ValueError, match="'environment'"):
+        tables.summary_table(envs)
+    table = tables.summary_table(envs, over=("environment", "seed"), n_expected=10)
+    assert column(table, "Split MNIST", "ACC (%)")["MCTS"] == "97.00 ± 1.41"
+
+
+def test_csv_holds_full_numbers():
+    """Else whoever computes with a table computes with rounded numbers."""
+    back = pd.read_csv(io.StringIO(tables.summary_table(FIVE).to_csv()))
+    mcts = back[(back["label"] == "MCTS") & (back["metric"] == "acc")].iloc[0]
+    assert mcts["mean"] == pytest.approx(97) and mcts["std"] == pytest.approx(2**0.5)
+    assert mcts["n"] == 5 and mcts["unit"] == "percent"
+
+
+def test_html_shows_colours_and_escapes():
+    """Else a dataset called <b> breaks the notebook, or HTML and LaTeX disagree."""
+    html = tables.summary_table(FIVE.assign(dataset="<b>x"))._repr_html_()
+    assert "&lt;b&gt;x" in html and "<b>x" not in html
+    for colour in typeset.HIGHLIGHT.values():
+        assert colour in html
+
+
+@pytest.mark.parametrize(
+    ("text", "tex"),
+    [
+        ("50 % & a_b #1", r"50 \% \& a\_b \#1"),
+        ("-3.10", "$-$3.10"),
+        ("1–5 and k-means", "1--5 and k-means"),
+        ("τ < 1", r"$\tau$ \textless{} 1"),
+        (r"a\b{c}", r"a\textbackslash{}b\{c\}"),
+        ("naïve 数", "naïve ?"),
+    ],
+)
+def test_text_becomes_tex(text, tex):
+    """Else a caption stops LaTeX, or prints a hyphen for a minus."""
+    assert typeset.tex(text) == tex
+
+
+def test_latex_has_rules_colours_and_no_multirow():
+    """Else the conventions of the paper's tables are lost."""
+    tex = tables.summary_table(FIVE, ["selection", "label"]).to_latex(label="tab:x")
+    for part in (
+        r"\toprule",
+        r"\bottomrule",
+        r"\label{tab:x}",
+        r"\caption{ACC and BWT by selection",
+    ):
+        assert tex.count(part) == 1
+    for colour in typeset.HIGHLIGHT.values():
+        assert rf"\cellcolor[HTML]{{{colour[1:]}}}" in tex
+    assert "multirow" not in tex
+
+
+def test_numbers_line_up():
+    """Else ± stands at another place where a deviation has more digits or a star follows."""
+    cells = typeset._aligned(["90.00 ± 1.00", "80.00 ± 11.00* (4/5)", "70.00", "–"])
+    assert cells[0].startswith(r"90.00\,$\pm$\,\phantom{0}1.00\phantom{")
+    assert cells[1].startswith(r"80.00\,$\pm$\,11.00\rlap{$^{*}$ (4/5)}\phantom{")
+    assert cells[2].startswith(r"70.00\phantom{\,$\pm$\,11.00}")
+    assert cells[3] == r"\multicolumn{1}{c}{--}"
+
+
+def test_wide_tables_fold_and_long_ones_continue():
+    """Else six datasets run off the page, and 72 tests off its foot."""
+    names = ("mnist", "fashionmnist", "notmnist", "digits", "cifar100", "miniimagenet")
+    wide = pd.concat([FIVE.assign(dataset=d) for d in names])
+    tex = tables.summary_table(wide).to_latex()
+    assert tex.count(r"\begin{table}") == 1 and tex.count(r"\begin{tabular}") == 2
+    long = pd.concat([wide.assign(selection=f"s{i}") for i in range(4)])
+    table = tables.welch_table(long, group_keys=["dataset", "selection"])
+    tex = table.to_latex(label="tab:long")
+    assert len(table.frame) == 72 and tex.count(r"\begin{table}") == 2
+    assert tex.count("(continued)") == 1 and tex.count(r"\label{tab:long}") == 1
+    assert tex.count("MCTS vs ETS") == 24  # nothing lost at the seam
+
+
+def test_plain_table_prints_what_it_gets():
+    """Else hyper-parameters are rounded away or a counter is printed as if it meant something."""
+    frame = pd.DataFrame({"dataset": ["a", "a"], "lr": [0.001, 0.03], "epochs": [10, None]})
+    table = tables.plain_table(frame, "Settings")
+    assert table.frame["lr"].tolist() == ["0.001", "0.03"]
+    assert table.frame["epochs"].tolist() == ["10", "–"]
+    assert "a & 0.001 & 10" in table.to_latex()
+    splits = tables.plain_table(frame.set_index("dataset"), "Settings")
+    assert "dataset & lr & epochs" in splits.to_latex()
+    assert pd.read_csv(io.StringIO(table.to_csv()))["lr"].tolist() == [0.001, 0.03]
+
+
+def test_save_table_writes_tex_and_csv(tmp_path):
+    """Else notebooks and the LaTeX document look in different places."""
+    paths = tables.save_table(tables.summary_table(FIVE), "main_results", "mnist", tmp_path)
+    assert [p.relative_to(tmp_path).as_posix() for p in paths] == [
+        "tables/mnist/main_results.tex",
+        "tables/mnist/main_results.csv",
+    ]
+    assert r"\label{tab:mnist-main_results}" in paths[0].read_text()
+    assert stat.S_IMODE(os.stat(paths[0]).st_mode) == 0o644
+    first = [p.read_bytes() for p in paths]
+    assert first == [
+        p.read_bytes()
+        for p in tables.save_table(tables.summary_table(FIVE), "main_results", "mnist", tmp_path)
+    ]
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    """Else an interrupted notebook leaves half a table for LaTeX to choke on."""
+
+    class Broken:
+        def to_latex(self, label):
+            raise KeyboardInterrupt
+
+    [tex, _] = tables.save_table(tables.summary_table(FIVE), "t", "mnist", tmp_path)
+    before = tex.read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        artefacts.save_table(Broken(), "t", "mnist", tmp_path)  # type: ignore[arg-type]
+    assert tex.read_bytes() == before and len(list(tex.parent.iterdir())) == 2
+
+
+def test_file_names_stay_inside_the_folder(tmp_path):
+    """Else a dataset given as a path writes next to the data."""
+    table = tables.plain_table(pd.DataFrame({"a": [1]}), "x")
+    [tex, _] = tables.save_table(table, "a b/c", "/data/my set.npz", tmp_path)
+    assert tex.relative_to(tmp_path).as_posix() == "tables/my-set/a-b-c.tex"
+    with pytest.raises(ValueError, match="must name a file"):
+        tables.save_table(table, "..", "mnist", tmp_path)
