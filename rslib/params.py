@@ -57,6 +57,18 @@ class Parameters:
         given = dict(dataset=dataset, profile=profile_name, n_jobs=self.n_jobs)
         return check(given | {"out_dir": str(self.out_dir)}, self.notebook)
 
+    def policy_learning(self, experiment: str) -> dict[str, Any]:
+        """The arguments of `generalization.run_live` that follow from the profile."""
+        sizes, paper = self.profile.rl, self.profile_name == "paper"
+        return {
+            "profile": "paper" if paper else "quick",
+            "n_tasks": self.preset.n_tasks if paper else self.profile.n_tasks_rl,
+            "n_train": sizes["train"] or None,
+            "n_test": sizes["test"],
+            "n_seeds": sizes["policy_seeds"],
+            "folder": self.out_dir / "executed" / "policies" / self.name / experiment,
+        }
+
     @property
     def preset(self) -> presets.Preset:
         return presets.preset(self.dataset)

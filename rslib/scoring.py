@@ -284,3 +284,22 @@ def time_cost(make_tree: Callable[[], Any], policy: Policy, repeats: int = 10) -
         total = time.perf_counter() - started
         lines.append((repeat, total, total - asking, asking))
     return pd.DataFrame(lines, columns=pd.Index(["repeat", "with", "without", "difference"]))
+
+
+def rank_array(rows: pd.DataFrame) -> tuple[np.ndarray, list[str]]:
+    """(environments, policy seeds, methods) ACC of the methods that are ranked, and their labels."""
+    labels = list(average_ranks(rows))
+    acc = by_environment(rows)
+    return np.stack([np.array(list(acc[label].values())) for label in labels], axis=-1), labels
+
+
+def in_words(experiment: str, rows: pd.DataFrame) -> str:
+    """Who ranks where, and how much of the gap to the oracle each learned policy closes."""
+    ranks = sorted(average_ranks(rows).items(), key=lambda item: item[1])
+    order = ", ".join(f"{label} {rank:.2f}" for label, rank in ranks[:4])
+    closed = []
+    for label in (label for label in LEARNED if label in by_environment(rows)):
+        gap = gap_closed(rows, label)
+        share = f"{gap.value:.0%} [{gap.low:.0%}, {gap.high:.0%}]" if gap.reason is None else "n/a"
+        closed.append(f"{label} closes {share} of the gap from the mean schedule to the oracle")
+    return f"- {experiment.replace('_', ' ')}: best ranks {order}. " + "; ".join(closed) + "."
