@@ -1,0 +1,228 @@
+"""The repository itself: one source of dependencies, targets with help, files that must be there."""
+
+import json
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def requirement(line: str) -> tuple[str, str]:
+    """ "scikit-learn>=1.5" -> ("scikit-learn", ">=1.5"), spelt as registries compare names."""
+    found = re.fullmatch(r"([A-Za-z0-9._-]+)(\[[a-z,]+\])?\s*([=<>!~].*)?", line.strip())
+    assert found, line
+    return re.sub(r"[-_.]+", "-", found[1]).lower(), (found[3] or "").replace(" ", "")
+
+
+@pytest.fixture(scope="module")
+def tracked() -> list[Path]:
+    """The files under version control; outside a checkout, all that a checkout would hold."""
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
+        names = listed.stdout.split("\0") if listed.returncode == 0 else []
+    except FileNotFoundError:  # no git on this machine
+        names = []
+    if not any(names):
+        made = ("data", "executed", "build", "__pycache__", "node_modules")
+        inside = (path.relative_to(ROOT) for path in ROOT.rglob("*"))
+        names = [
+            str(path)
+            for path in inside
+            if not set(made) & set(path.parts)
+            and not path.parts[0].endswith(".egg-info")
+            and (not path.parts[0].startswith(".") or path.parts[0] in (".ci", ".gitignore"))
+        ]
+    return [ROOT / name for name in names if name and (ROOT / name).is_file()]
+
+
+# -- dependencies ----------------------------------------------------------------------------------
+
+
+def environment_lines() -> list[str]:
+    """The dependency lines of environment.yml, comments included."""
+    lines = [line.strip() for line in read("environment.yml").splitlines()]
+    start = lines.index("dependencies:")
+    return [line[2:] for line in lines[start + 1 :] if line.startswith("- ") and line != "- pip:"]
+
+
+def test_environment_yml_agrees_with_pyproject():
+    """Broken: conda users get other packages or versions than pip users."""
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    wanted = dict(map(requirement, project["dependencies"]))
+    wanted["python"] = project["requires-python"].replace(" ", "")
+
+    entries = yaml.safe_load(read("environment.yml"))["dependencies"]
+    plain = [entry for entry in entries if isinstance(entry, str)]
+    from_pip = [line for entry in entries if isinstance(entry, dict) for line in entry["pip"]]
+    found = [requirement(line) for line in plain + from_pip]
+    assert len(found) == len(dict(found)), "a package is listed twice"
+    packages = dict(found)
+    packages.pop("pip", None)  # the tool, not a package we import
+    assert packages == wanted
+
+
+def test_every_line_of_environment_yml_has_its_reason():
+    """Broken: nobody can tell why a package is installed."""
+    lines = environment_lines()
+    assert len(lines) > 10
+    for line in lines:
+        assert re.search(r"\S  ?# \S+ ?\S*", line), f"no reason beside {line!r}"
+
+
+def test_the_extras_that_the_makefile_installs_exist():
+    """Broken: `make test` or `make test-all` fails while installing."""
+    extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
+    assert {"dev", "cluster", "rl-extra"} <= set(extras)
+    asked = {
+        name
+        for group in re.findall(r'-e "\.\[(.*?)\]"', read("Makefile"))
+        for name in group.split(",")
+    }
+    assert asked and asked <= set(extras)
+
+
+def test_torch_is_pinned_to_one_version_everywhere():
+    """Broken: the Makefile installs another torch first than pyproject asks for."""
+    pins = {
+        name: set(re.findall(r"torch==[\d.]+", read(name)))
+        for name in ("pyproject.toml", "environment.yml", "Makefile")
+    }
+    assert all(len(found) == 1 for found in pins.values()), pins
+    assert len(set.union(*pins.values())) == 1, pins
+
+
+# -- make ------------------------------------------------------------------------------------------
+
+
+def help_lines() -> dict[str, str]:
+    return dict(re.findall(r"^([a-z-]+):.*?## (.+)$", read("Makefile"), flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    "target",
+    "help paper-figures test test-all lint bench lab data clean".split(),
+)
+def test_the_makefile_has_the_promised_targets_with_help(target):
+    """Broken: a command of the README does not exist, or `make help` is silent about it."""
+    assert help_lines().get(target, "").strip()
+
+
+def test_every_phony_target_is_a_target_with_a_help_line():
+    """Broken: `make x` says "nothing to be done" for a name that is only announced."""
+    makefile = read("Makefile")
+    announced = set(" ".join(re.findall(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)).split())
+    rules = set(re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE))
+    assert announced == rules == set(help_lines())
+    assert re.search(r"^\.DEFAULT_GOAL := help$", makefile, flags=re.MULTILINE)
+
+
+def test_make_test_and_test_all_leave_no_marker_out():
+    """Broken: tests with some marker run in neither target, so CI never runs them."""
+    settings = tomllib.loads(read("pyproject.toml"))["tool"]["pytest"]["ini_options"]
+    markers = {line.partition(":")[0] for line in settings["markers"]}
+    recipes = dict(
+        re.findall(r'^(test|test-all):.*\n\t.*-m "(.*)"', read("Makefile"), re.MULTILINE)
+    )
+    assert recipes["test"] == " and ".join(f"not {m}" for m in recipes["test-all"].split(" or "))
+    assert set(recipes["test-all"].split(" or ")) == markers
+    assert settings["filterwarnings"][0] == "error"
+
+
+# -- files that must be there ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["figures", "tables"])
+def test_generated_folders_say_what_regenerates_them(folder):
+    """Broken: a clone has no folder to write to, or nobody knows how to fill it."""
+    assert "make paper-figures" in read(f"{folder}/README.md")
+
+
+def test_license_is_mit():
+    """Broken: the terms differ from what pyproject and CITATION.cff say."""
+    text = " ".join(read("LICENSE").split())
+    assert text.startswith("MIT License")
+    assert "Permission is hereby granted, free of charge, to any person" in text
+    assert 'THE SOFTWARE IS PROVIDED "AS IS"' in text
+    assert tomllib.loads(read("pyproject.toml"))["project"]["license"] == "MIT"
+    assert yaml.safe_load(read("CITATION.cff"))["license"] == "MIT"
+
+
+def test_citation_cites_the_paper():
+    """Broken: who cites this software does not cite the paper."""
+    citation = yaml.safe_load(read("CITATION.cff"))
+    assert citation["cff-version"] and citation["message"] and citation["authors"]
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    assert str(citation["version"]) == project["version"]
+    paper = citation["preferred-citation"]
+    assert paper["title"] == "Learn the Time to Learn: Replay Scheduling in Continual Learning"
+    families = [author["family-names"] for author in paper["authors"]]
+    assert families == ["Klasson", "Kjellström", "Zhang"] and paper["year"] == 2023
+    assert paper["journal"] == "Transactions on Machine Learning Research"
+
+
+def test_contributing_is_short():
+    """Broken: nobody reads it."""
+    assert 10 < len(read("CONTRIBUTING.md").splitlines()) <= 50
+
+
+def test_ci_runs_lint_and_all_tests():
+    """Broken: CI is green without having looked."""
+    lines = [line.strip() for line in read(".ci/run").splitlines()]
+    assert [line for line in lines if line.startswith("make ")] == [
+        *["make lint", "make test", "make test-all"]
+    ]
+    assert "set -euo pipefail" in lines
+    assert (ROOT / ".ci/run").stat().st_mode & 0o111, "not executable"
+
+
+def test_there_is_a_changelog():
+    """Broken: users cannot see what moved between versions."""
+    assert tomllib.loads(read("pyproject.toml"))["project"]["version"] in read("CHANGELOG.md")
+
+
+# -- all tracked files -----------------------------------------------------------------------------
+
+
+def test_no_registry_host_is_named(tracked):
+    """Broken: an installation behind a mirror, which is configured and never typed, stops working."""
+    hosts = [
+        *[("pypi", "org"), ("pythonhosted", "org"), ("registry", "npmjs"), ("npmjs", "org")],
+        *[("npmjs", "com"), ("deb", "debian"), ("download", "pytorch"), ("conda", "anaconda")],
+    ]
+    words = [".".join(pair).encode() for pair in hosts]
+    named = [
+        f"{path.relative_to(ROOT)}: {word.decode()}"
+        for path in tracked
+        for word in words
+        if word in path.read_bytes()
+    ]
+    assert not named
+
+
+def test_no_large_or_generated_file_is_committed(tracked):
+    """Broken: a clone carries data, environments or caches."""
+    for path in tracked:
+        parts = path.relative_to(ROOT).parts
+        assert parts[0] not in (".venv", "data", "executed") and "__pycache__" not in parts, path
+        assert path.stat().st_size < 6 * 2**20, path
+
+
+def test_notebooks_are_committed_without_outputs(tracked):
+    """Broken: diffs are full of pictures, and a reader cannot tell old results from new ones."""
+    for path in (path for path in tracked if path.suffix == ".ipynb"):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "code":
+                where = f"{path.name}: {''.join(cell['source'])[:60]!r}"
+                assert cell["outputs"] == [], where
+                assert cell["execution_count"] is None, where
