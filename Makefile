@@ -11,7 +11,7 @@ DATASETS ?=
 NOTEBOOKS ?=
 DATASET ?= digits
 SEEDS ?= 0-9
-JOBS ?=
+ROWS ?= 6
 
 .DEFAULT_GOAL := help
 .PHONY: help paper-figures report test test-all lint bench lab data environments verify clean
@@ -56,6 +56,12 @@ lab: .venv/.installed ## JupyterLab
 
 data: .venv/.installed ## fetch a dataset: DATASET=mnist
 	$(PY) -m rslib.data get $(DATASET)
+
+report: .venv/.installed ## the executed notebooks as a static site in executed/, offline
+	$(PY) -m rslib.report
+
+verify: .venv/.installed ## train random rows of results/ again and compare: ROWS=6
+	$(PY) -m rslib.verify --rows $(ROWS)
 
 environments: .venv/.installed ## tables of whole schedule trees for policy learning: DATASET=digits SEEDS=0-9
 	$(PY) -m rslib.env_tables build --dataset $(DATASET) --seeds $(SEEDS) --out executed/environments/$(DATASET).csv.gz
