@@ -210,6 +210,15 @@ def test_a_slow_twin_learns_the_same():
         torch.testing.assert_close(mine, theirs.detach(), rtol=2e-3, atol=2e-4)
 
 
+@pytest.mark.parametrize("n_tasks", [2, 6])
+def test_any_number_of_tasks(n_tasks):
+    """Broken: the agent would be made for the paper's five tasks only."""
+    args = A2CArgs(hidden=8, updates=4)
+    policy, _ = a2c.train([synthetic_table(n_tasks)] * 2, args, progress=False)
+    assert policy.n_tasks == n_tasks
+    assert len(policy.propose([[0.9] * t for t in range(1, n_tasks)], 10)) == n_tasks - 1
+
+
 def test_same_seed_same_bits():
     """Broken: nobody could reproduce a policy."""
     tables = [synthetic_table(3, seed) for seed in range(4)]
