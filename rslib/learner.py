@@ -76,6 +76,9 @@ class Learner:
                 if not math.isfinite(self.method.step(self, batch)):
                     self.diverged = True  # NaN never heals: stop here, report, train no child
                     return
+            if not all(p.isfinite().all() for p in self.net.parameters()):
+                self.diverged = True  # the very last step did it, and no later loss shows it
+                return
             self.net.eval()
             self.pools.append(self._pool(number))
             self.method.end(self)
@@ -108,7 +111,7 @@ class Learner:
                 torch.index_select(x, 0, current, out=X[m:n])
                 torch.index_select(y, 0, current, out=Y[m:n])
                 torch.index_select(head, 0, current, out=H[m:n])
-                yield Batch(X[:n], Y[:n], H[:n], m, chosen)
+                yield Batch(X[:n], Y[:n], H[:n], m, chosen, current)
 
     def _training_data(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
         tasks = self.scenario.tasks[0 if self.method.joint else number - 1 : number]
@@ -120,6 +123,9 @@ class Learner:
     def _pool(self, number: int) -> Tensor:
         """The candidates of the task just learned; the same for every schedule, except with MoF."""
         environment = self.environment
+        own = self.method.pool(self)
+        if own is not None:
+            return own
         if number not in self._pool_cache or environment.selection == "mof":
             self._pool_cache[number] = make_pool(
                 environment.selection,
@@ -134,7 +140,11 @@ class Learner:
 
     def logits(self, x: Tensor, head: Tensor) -> Tensor:
         """Each sample's logits on its own head; in Class-IL over the classes seen so far."""
-        logits = self.net.logits(x, head)
+        return self.own_logits(self.net(x), head)
+
+    def own_logits(self, outputs: Tensor, head: Tensor) -> Tensor:
+        """The same out of the network's outputs, for methods that need more than the logits."""
+        logits = self.net.own_head(outputs, head)
         if self.scenario.kind == "class":
             return logits[:, : self.n_learned * self.scenario.classes_per_task]
         return logits

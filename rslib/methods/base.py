@@ -28,6 +28,7 @@ class Batch:
     head: Tensor  # (m + b,)
     m: int
     chosen: Tensor | None  # which rows of the memory these m are; None: all of it, in order
+    current: Tensor  # (b,) which samples of the current training data the rest are
 
 
 class Method:
@@ -55,6 +56,10 @@ class Method:
 
     def loss(self, learner: Learner, batch: Batch) -> Tensor:
         return F.cross_entropy(learner.logits(batch.x, batch.head), batch.y)
+
+    def pool(self, learner: Learner) -> Tensor | None:
+        """The candidates of the task just learned, where the method picks them; None: it does not."""
+        return None
 
     def end(self, learner: Learner) -> None:
         """After the last batch of a task, when its pool has been made."""
