@@ -144,7 +144,9 @@ def welch_table(
     rows = _checked(rows, [*group_keys, "label"], [metric], over)
     scale = 1 if metric in NOT_PERCENT else 100
     lines = []
-    for key, part in rows.groupby(group_keys, sort=False, dropna=False):
+    parts = {_as_tuple(k): p for k, p in rows.groupby(group_keys, sort=False, dropna=False)}
+    for key in _grouped(parts):
+        part = parts[key]
         series = {m: p.set_index(list(over))[metric] for m, p in part.groupby("label")}
         mine = series.get(ours, pd.Series(dtype=float))
         for other in against:
@@ -157,7 +159,7 @@ def welch_table(
             found = paper.counterpart_test(own.iloc[0], paper_table, ours, other) if known else None
             paper_t, paper_p = found or (nan, nan)
             lines.append(
-                dict(zip(group_keys, _as_tuple(key), strict=True))
+                dict(zip(group_keys, key, strict=True))
                 | {"comparison": f"{ours} vs {other}", "metric": metric}
                 | {"n_ours": test.n_a, "n_other": test.n_b, "difference": test.difference}
                 | {"ci_low": test.ci_low, "ci_high": test.ci_high, "t": test.t, "df": test.df}
@@ -311,11 +313,21 @@ def _default_caption(rows, row_keys, metrics) -> str:
 
 
 def _ordered_index(rows, row_keys) -> list[tuple]:
-    """Groups as they come, methods in the paper's order (bounds, baselines, ours last)."""
-    keys = list(dict.fromkeys(_tuples(rows, row_keys)))
+    """Groups together as they first come, methods in the paper's order (bounds, baselines, ours)."""
+    keys = _grouped(_tuples(rows, row_keys))
     groups = {g: i for i, g in enumerate(dict.fromkeys(k[:-1] for k in keys))}
     order = {m: i for i, m in enumerate(_METHOD_ORDER)}
     return sorted(keys, key=lambda k: (groups[k[:-1]], order.get(k[-1], len(order) - 1.5)))
+
+
+def _grouped(keys: Iterable[tuple]) -> list[tuple]:
+    """Distinct keys, equal beginnings side by side, otherwise in order of appearance."""
+    keys = list(dict.fromkeys(keys))
+    first: dict[tuple, int] = {}
+    for i, key in enumerate(keys):
+        for length in range(1, len(key) + 1):
+            first.setdefault(key[:length], i)
+    return sorted(keys, key=lambda k: [first[k[:n]] for n in range(1, len(k) + 1)])
 
 
 def _with_index(frame, index, keys) -> pd.DataFrame:

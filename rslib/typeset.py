@@ -192,6 +192,8 @@ def _width(heads, cells) -> float:
 
 
 def _tabular(frame: pd.DataFrame, marks: pd.DataFrame) -> str:
+    if not frame.shape[1]:
+        return "nothing to show"
     body = pd.DataFrame(
         {i: _aligned([str(v) for v in frame.iloc[:, i]]) for i in range(frame.shape[1])}
     )

@@ -197,6 +197,25 @@ def test_environments_and_seeds_can_be_averaged_together():
     assert column(table, "Split MNIST", "ACC (%)")["MCTS"] == "97.00 ± 1.41"
 
 
+def test_groups_stay_together_however_rows_come():
+    """Else a grid that runs M before scenario prints "Task-IL" again for every M."""
+    grid = [(m, s) for m in (8, 24) for s in ("task", "class")]
+    frame = pd.concat([FIVE.assign(memory_size=m, scenario=s) for m, s in grid])
+    expected = ["Task-IL"] * 2 + ["Class-IL"] * 2
+    table = tables.summary_table(frame, ["scenario", "memory_size", "label"])
+    groups = list(dict.fromkeys((s, m) for s, m, _ in table.frame.index))
+    assert [s for s, _ in groups] == expected and [m for _, m in groups] == ["M = 8", "M = 24"] * 2
+    tests = tables.welch_table(frame, against=("ETS",), group_keys=["scenario", "memory_size"])
+    assert list(tests.frame.index.get_level_values(0)) == expected
+
+
+def test_an_empty_table_is_still_a_table():
+    """Else a notebook on a dataset the paper does not have stops where nothing is published."""
+    for frame in (pd.DataFrame(), pd.DataFrame({"a": [], "b": []})):
+        table = tables.plain_table(frame, "Nothing")
+        assert r"\caption{Nothing}" in table.to_latex() and "Nothing" in table._repr_html_()
+
+
 def test_csv_holds_full_numbers():
     """Else whoever computes with a table computes with rounded numbers."""
     back = pd.read_csv(io.StringIO(tables.summary_table(FIVE).to_csv()))
