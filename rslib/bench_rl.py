@@ -1,4 +1,4 @@
-"""How fast the agents learn, as ratios to the released code; `make bench` calls `bench()`.
+"""How fast the agents learn, as ratios to the released code; `make bench` prints them.
 
 The released code was measured on one core of a 2.8 GHz server CPU: 28.5 A2C updates per second with
 10 environments (50 steps each), 111 DQN updates per second with 30 (batch 32, 2 x 512 units). Made-up
@@ -59,7 +59,8 @@ def bench(repeats: int = 3) -> list[dict]:
     ]
 
 
-def main() -> None:
+def run() -> None:
+    """Print one line per agent; `make bench` calls this."""
     for row in bench():
         verdict = "ok" if row["ratio"] >= row["asked"] else "TOO SLOW"
         print(
@@ -69,4 +70,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run()

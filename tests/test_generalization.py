@@ -184,6 +184,24 @@ def test_ranks_are_the_papers_example():
     assert scoring.average_ranks(rows) == {"ETS": 4, "Heur": 2.75, "DQN": 2.25, "A2C": 1}
 
 
+def test_rank_array_and_words_leave_out_what_is_not_ranked():
+    """Broken: the rank figure and the notebook's closing sentence would count the yardstick, or a
+    method without results."""
+    rows = frame(
+        {
+            "ETS": [[0.8, 0.8], [0.6, 0.6]],
+            "DQN": [[0.85, 0.85], [0.65, 0.65]],
+            "Heur-GD": [[np.nan] * 2] * 2,
+            MEAN: [[0.8, 0.8], [0.6, 0.6]],
+            ORACLE: [[0.9, 0.9], [0.7, 0.7]],
+        }
+    )
+    acc, labels = scoring.rank_array(rows)
+    assert labels == ["ETS", "DQN"] and acc.shape == (2, 2, 2)
+    words = scoring.in_words("new_task_order", rows)
+    assert "DQN 1.00, ETS 2.00" in words and "DQN closes 50% [50%, 50%]" in words
+
+
 def test_summary_says_what_is_missing():
     """Broken: an average over what happened to run would pass for the method's."""
     table = scoring.summary(frame({"ETS": [[0.9], [0.8]], "Heur-AT": [[0.9], [np.nan]]}))
