@@ -150,7 +150,7 @@ class Store:
         """The specification of every environment there is a row of, by key."""
         specs = {}
         for file in self._shipped_files():
-            specs[file.stem] = _read_spec(file)
+            specs[file.stem] = read_spec(file)
         for key, spec in self._db.execute("SELECT key, spec FROM environments"):
             specs[key] = json.loads(spec)
         return specs
@@ -283,7 +283,8 @@ def _connect(file: Path) -> sqlite3.Connection:
     return db
 
 
-def _row(val: bytes, test: bytes, seconds: float, torch_version: str, cpu: str) -> Row:
+def _row(val: bytes, test: bytes, seconds: float | None, torch_version: str, cpu: str) -> Row:
+    seconds = float("nan") if seconds is None else seconds  # SQLite keeps NaN as NULL
     return Row(np.frombuffer(val), np.frombuffer(test), seconds, torch_version, cpu)
 
 
@@ -321,7 +322,7 @@ def _csv_row(line: dict[str, str], n: int) -> Row:
     return Row(numbers("val"), numbers("test"), seconds, line["torch"], line["cpu"])
 
 
-def _read_spec(file: Path) -> dict[str, Any]:
+def read_spec(file: Path) -> dict[str, Any]:
     with open(file) as lines:
         return json.loads(next(lines).removeprefix("# "))
 

@@ -129,7 +129,8 @@ class ScheduleTree:
 
     def counts(self, proportions: Iterable, k: int) -> Composition:
         """A composition from shares of the k tasks seen, as this environment rounds and caps it."""
-        return counts(list(proportions), self.budget(k), self.available(k))
+        budget = 0 if self.environment.method == "joint" else self.budget(k)
+        return counts(list(proportions), budget, self.available(k))
 
     def compositions(self, k: int) -> list[Composition]:
         """The distinct children of a node with k tasks seen (for k small enough to list)."""
