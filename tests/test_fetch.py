@@ -21,9 +21,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rslib import data, fetch
+from rslib import data, fetch, layouts
 
-IDX = fetch._IDX
+IDX = layouts.IDX
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -52,7 +52,7 @@ def sums_of(folder: str, files: dict[str, bytes]) -> str:
 def own(tmp_path, monkeypatch):
     """Our data/ folder, empty, with the tiny MNIST as the only one that has the right sums."""
     monkeypatch.setattr(fetch, "OWN", tmp_path / "own")
-    monkeypatch.setattr(fetch, "_SUMS", sums_of("mnist", tiny_files()))
+    monkeypatch.setattr(layouts, "SUMS", sums_of("mnist", tiny_files()))
     monkeypatch.delenv("RSLIB_DATA", raising=False)
     monkeypatch.setenv("RSLIB_OFFLINE", "1")
     return tmp_path / "own"
@@ -118,7 +118,7 @@ def test_gz_files_are_judged_by_their_content(own):
 
 def test_a_gzip_bomb_does_not_fill_the_memory(own, monkeypatch):
     """Broken: one small file makes every worker eat gigabytes."""
-    monkeypatch.setattr(fetch, "MAX_BYTES", 5000)
+    monkeypatch.setattr(layouts, "MAX_BYTES", 5000)
     write(own / "mnist", {f"{name}.gz": gzip.compress(bytes(10**6)) for name in IDX})
     with pytest.raises(data.DataError, match="unpacks to more than 5000 bytes"):
         data.load("mnist")
@@ -150,7 +150,7 @@ def test_the_whole_dataset_wins_over_a_subset_found_earlier(own, tmp_path, monke
     monkeypatch.setenv("RSLIB_DATA", str(tmp_path / "a"))
     subset, whole = {"part.npz": b"p"}, {"train": b"1", "test": b"2", "meta": b"3"}
     sums = sums_of("cifar100", subset) + sums_of("cifar-100-python", whole)
-    monkeypatch.setattr(fetch, "_SUMS", sums)
+    monkeypatch.setattr(layouts, "SUMS", sums)
     write(tmp_path / "a" / "cifar100", subset)
     found = fetch.find("cifar100")
     assert found is not None and found.layout.subset == "subset, 100 images per class"
@@ -241,19 +241,19 @@ class Evil:
 def test_pickles_may_hold_arrays_and_nothing_else(own):
     """Broken: a CIFAR file that somebody altered runs code, or the real ones do not load."""
     with pytest.raises(data.DataError, match=r"asks for (posix|nt).system"):
-        fetch.unpickle(pickle.dumps({"data": Evil()}))
+        layouts.unpickle(pickle.dumps({"data": Evil()}))
     with pytest.raises(data.DataError, match=r"asks for builtins.eval"):
-        fetch.unpickle(b"cbuiltins\neval\n.")
+        layouts.unpickle(b"cbuiltins\neval\n.")
     with pytest.raises(data.DataError, match="asks for numpy"):
-        fetch.unpickle(b"cnumpy\nload\n.")
+        layouts.unpickle(b"cnumpy\nload\n.")
     pixels = np.arange(2 * 3072, dtype=np.uint8).reshape(2, 3072)
     old = pickle.dumps({"data": pixels, "fine_labels": [1, 0]}, protocol=2)
     assert b"numpy._core" in old
     old = old.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")  # as Python 2 wrote it
-    part = fetch.unpickle(old)
+    part = layouts.unpickle(old)
     assert (part["data"] == pixels).all() and part["fine_labels"] == [1, 0]
     files = {"train": old, "test": old, "meta": pickle.dumps({"fine_label_names": ["a", "b"]}, 2)}
-    arrays = fetch._cifar100_py(files)
+    arrays = layouts._cifar100_py(files)
     assert arrays.x_train.shape == (2, 3, 32, 32) and arrays.class_names == ("a", "b")
     assert (arrays.x_test.reshape(2, -1) == pixels).all() and list(arrays.y_test) == [1, 0]
 
@@ -272,7 +272,7 @@ def test_cifar10_pictures_become_the_authors_records(tmp_path):
     (tmp_path / "png" / "test_lables.json").write_text("[7, 8]")
     fetch._png_to_bin(tmp_path / "png", batches, tmp_path / "bin")
     files = {f"{name}.bin": (tmp_path / "bin" / f"{name}.bin").read_bytes() for name in batches}
-    arrays = fetch._read_cifar10_bin(files, tuple("0123456789"))
+    arrays = layouts._read_cifar10_bin(files, tuple("0123456789"))
     assert list(arrays.y_train) == [*range(10)] and list(arrays.y_test) == [7, 8]
     picture = pictures["data_batch_2"][1].reshape(32, 32, 3)
     assert (arrays.x_train[3] == picture.transpose(2, 0, 1)).all()
@@ -291,7 +291,8 @@ fetch = util.module_from_spec(spec)
 sys.modules["fetch"] = fetch
 spec.loader.exec_module(fetch)
 sys.modules.update({module: None for module in absent})
-fetch.OWN, fetch._SUMS = Path(own), sums
+import rslib.layouts
+fetch.OWN, rslib.layouts.SUMS = Path(own), sums
 def nothing(name, staging):
     raise fetch.DataError("no network")
 def copy(name, staging):
