@@ -1,0 +1,147 @@
+"""The same grid on a local Dask cluster of two workers: the same rows, also when one is killed."""
+
+import os
+import signal
+import threading
+import time
+
+import pandas as pd
+import pytest
+
+from rslib.environment import Environment
+from rslib.experiments import Cell, GridError, grid, run_cells
+from rslib.store import Store
+
+distributed = pytest.importorskip("distributed")
+
+pytestmark = [
+    pytest.mark.cluster,
+    # Dask's own: what its tornado and asyncio versions complain of is not ours to mend.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:distributed"),
+]
+
+SMALL = dict(
+    memory_size=10,
+    scenario="task",
+    n_tasks=5,
+    network="mlp",
+    hidden=16,
+    epochs=1,
+    first_epochs=1,
+    batch_size=64,
+    lr=0.01,
+)
+
+
+def small(**changes) -> Environment:
+    return Environment("digits", **{**SMALL, **changes})
+
+
+CELLS = grid([small(seed=s) for s in (1, 2, 3)], ["ets", "random", "mcts"], rollouts=6)
+
+
+def same_rows(one: pd.DataFrame, two: pd.DataFrame) -> None:
+    left, right = (frame.drop(columns=["seconds", "trained"]) for frame in (one, two))
+    pd.testing.assert_frame_equal(left, right, check_exact=True)
+
+
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory):
+    store = Store(tmp_path_factory.mktemp("serial"), shipped=None)
+    return run_cells(CELLS, store, n_jobs=1, progress=False)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    """Two processes of one thread each on the loopback, closed at the end."""
+    with (
+        distributed.LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=True,
+            host="127.0.0.1",
+            dashboard_address=None,
+            local_directory=str(tmp_path_factory.mktemp("dask")),
+            silence_logs=50,
+        ) as cluster,
+        distributed.Client(cluster, timeout=120) as client,
+    ):
+        client.wait_for_workers(2, timeout=120)
+        yield client
+
+
+def in_time(work, seconds: float = 300):
+    """The result of `work()`, or an error: a cluster that hangs must not hang the tests."""
+    done: dict = {}
+
+    def run() -> None:
+        try:
+            done["result"] = work()
+        except BaseException as error:
+            done["error"] = error
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert not thread.is_alive(), f"nothing after {seconds} s"
+    if "error" in done:
+        raise done["error"]
+    return done["result"]
+
+
+def test_cluster_gives_the_same_rows(client, serial, tmp_path):
+    """Through a client passed in, and through the address in the environment."""
+    store = Store(tmp_path, shipped=None)
+    rows = in_time(lambda: run_cells(CELLS, store, executor=client, progress=False))
+    same_rows(rows, serial)
+    assert rows.trained.sum() > 0 and store.check() == []
+
+
+def test_cluster_by_its_address(client, serial, tmp_path, monkeypatch):
+    """RSLIB_CLUSTER=tcp://...: what a notebook is started with."""
+    monkeypatch.setenv("RSLIB_CLUSTER", client.scheduler.address)
+    store = Store(tmp_path, shipped=None)
+    cells = [CELLS[0], CELLS[0], *CELLS[3:5]]  # equal cells are a row each
+    rows = in_time(lambda: run_cells(cells, store, progress=False))
+    same_rows(rows, serial.iloc[[0, 0, 3, 4]].reset_index(drop=True))
+
+
+def test_failed_cells_are_named(client, tmp_path):
+    cells = [CELLS[0], Cell(small(), "no-such-policy"), CELLS[3]]
+    store = Store(tmp_path, shipped=None)
+    with pytest.raises(GridError, match="unknown policy 'no-such-policy'") as caught:
+        in_time(lambda: run_cells(cells, store, executor=client, progress=False))
+    assert caught.value.rows.seed.tolist() == [1, 2]
+
+
+def test_a_killed_worker_loses_nothing(client, serial, tmp_path):
+    """kill -9 of one of the two in the middle of its cells: the rows are the same."""
+    store, killed = Store(tmp_path, shipped=None), []
+    pids = client.run(os.getpid)
+    assert len(set(pids.values())) == 2
+
+    def kill_one() -> None:
+        watching = Store(tmp_path, shipped=None)  # a connection belongs to one thread
+        for _ in range(3000):
+            if sum(watching.sizes()[0].values()) >= 10:  # trained on, far from done
+                victim = next(iter(pids.values()))
+                os.kill(victim, signal.SIGKILL)
+                killed.append(victim)
+                return
+            time.sleep(0.02)
+
+    killer = threading.Thread(target=kill_one, daemon=True)
+    killer.start()
+    rows = in_time(lambda: run_cells(CELLS, store, executor=client, progress=False))
+    killer.join(60)
+    assert len(killed) == 1
+    same_rows(rows, serial)
+    assert store.check() == []
+    client.wait_for_workers(2, timeout=120)
+    assert killed[0] not in client.run(os.getpid).values()
+    again = in_time(lambda: run_cells(CELLS, store, executor=client, progress=False))
+    same_rows(again, serial)
+    assert again.trained.sum() == 0

@@ -1,0 +1,271 @@
+"""Grids of runs: the same rows wherever the cells run, and nothing lost when something goes wrong."""
+
+import concurrent.futures as cf
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rslib import experiments, search
+from rslib.environment import Environment
+from rslib.experiments import Cell, GridError, forecast, grid, look_up, run_cells
+from rslib.store import Store
+from rslib.tree import ScheduleTree
+
+SMALL = dict(
+    memory_size=10,
+    scenario="task",
+    n_tasks=5,
+    network="mlp",
+    hidden=16,
+    epochs=1,
+    first_epochs=1,
+    batch_size=64,
+    lr=0.01,
+)
+
+
+def small(dataset="digits", **changes) -> Environment:
+    return Environment(dataset, **{**SMALL, **changes})
+
+
+CELLS = grid(
+    [small(seed=1), small(seed=2), small(seed=1, selection="mof")],
+    ["none", "ets", "random", "heur-gd:0.9", "mcts", "random-best"],
+    rollouts=4,
+)
+MOVES = ["seconds", "trained"]  # what may differ between two runs of the same grid
+
+
+def same_rows(one: pd.DataFrame, two: pd.DataFrame) -> None:
+    """Every column but the timing, exactly."""
+    left, right = (frame.drop(columns=MOVES) for frame in (one, two))
+    pd.testing.assert_frame_equal(left, right, check_exact=True)
+
+
+def quiet(cells, store, **options) -> pd.DataFrame:
+    return run_cells(cells, store, progress=False, **options)
+
+
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory):
+    store = Store(tmp_path_factory.mktemp("serial"), shipped=None)
+    return quiet(CELLS, store, n_jobs=1), store
+
+
+# -- the same rows everywhere ----------------------------------------------------------------------
+
+
+def test_rows_are_those_of_each_cell_run_alone(serial):
+    """One row per cell in the cells' order, equal to the run without any grid."""
+    rows, _ = serial
+    assert len(rows) == len(CELLS) == 18
+    for cell, (_, row) in zip(CELLS, rows.iterrows()):
+        assert (row.policy, row.seed, row.selection) == (
+            cell.policy,
+            cell.environment.seed,
+            cell.environment.selection,
+        )
+        assert row.key == cell.environment.key and row.converged
+    for i in (1, 9, 16):
+        alone = search.run(ScheduleTree(CELLS[i].environment), CELLS[i].policy, 4)
+        found = rows.iloc[i]
+        assert found[["acc", "bwt", "fwt", "reward"]].tolist() == [
+            alone.acc,
+            alone.bwt,
+            alone.fwt,
+            alone.reward,
+        ]
+        assert found.schedule == alone.schedule.to_json()
+    assert rows.rollouts.dropna().tolist() == [4.0] * 6
+    assert set(rows.label) == {"Fine-tuning", "ETS", "Random", "Heur-GD", "MCTS", "Random-best"}
+
+
+def test_a_second_run_trains_nothing(serial):
+    rows, store = serial
+    again = quiet(CELLS, store, n_jobs=1)
+    same_rows(again, rows)
+    assert again.trained.sum() == 0 < rows.trained.sum()
+    afresh = Store(store.folder, shipped=None)
+    found = look_up(CELLS, afresh)
+    same_rows(found.assign(seconds=0.0), rows)
+    assert "nothing to train" in forecast(CELLS, afresh)
+
+
+def test_threads_give_the_same_rows(serial, tmp_path):
+    """A tree, its learner and its connection belong to one thread: shared, they would mix runs."""
+    with cf.ThreadPoolExecutor(4) as threads:
+        rows = quiet(CELLS, Store(tmp_path, shipped=None), executor=threads)
+    same_rows(rows, serial[0])
+    assert Store(tmp_path, shipped=None).check() == []
+
+
+def test_processes_give_the_same_rows(serial, tmp_path):
+    """Fresh interpreters, started anew: nothing may hang on this one's state or hash seed."""
+    store = Store(tmp_path, shipped=None)
+    cells = CELLS[:6] + CELLS[12:]
+    rows = quiet(cells, store, n_jobs=2)
+    same_rows(rows, serial[0].iloc[[*range(6), *range(12, 18)]].reset_index(drop=True))
+    assert store.check() == [] and quiet(cells, store, n_jobs=1).trained.sum() == 0
+
+
+def test_equal_cells_have_a_row_each(tmp_path):
+    """A user may list a policy twice; rows are counted against cells."""
+    store = Store(tmp_path, shipped=None)
+    cells = [Cell(small(), "ets"), Cell(small(), "ets"), Cell(small(), "ets", label="again")]
+    rows = quiet(cells, store, n_jobs=1)
+    assert rows.label.tolist() == ["ETS", "ETS", "again"] and rows.acc.nunique() == 1
+    assert rows.trained.tolist() == [5, 0, 0]
+
+
+def test_no_cells_is_an_empty_frame(tmp_path):
+    assert len(quiet([], Store(tmp_path, shipped=None))) == 0
+
+
+def test_a_changed_file_is_not_answered_from_an_old_tree(tmp_path):
+    """New data under the old name, in a kernel that still runs: last week's rows are not an answer."""
+    file, store, accs = tmp_path / "weekly.npz", Store(tmp_path / "s", shipped=None), []
+    for week in (1, 2):
+        draws = np.random.RandomState(week)
+        x, y = draws.rand(160, 6).astype(np.float32), np.arange(160) % 4
+        x[np.arange(160), y] += week
+        np.savez(file, x_train=x[:120], y_train=y[:120], x_test=x[120:], y_test=y[120:])
+        os.utime(file, (week, week))
+        environment = small(str(file), n_tasks=2)
+        (row,) = quiet([Cell(environment, "ets")], store, n_jobs=1).to_dict("records")
+        alone = search.run(ScheduleTree(small(str(file), n_tasks=2)), "ets")
+        assert row["acc"] == alone.acc and row["key"] == environment.key
+        accs.append((row["acc"], row["key"], row["trained"]))
+    assert accs[0][1] != accs[1][1] and accs[1][2] == 2
+
+
+# -- what goes wrong -------------------------------------------------------------------------------
+
+BROKEN = [
+    Cell(small(), "ets"),
+    Cell(small(seed=2), "no-such-policy"),
+    Cell(small(scenario="class", memory_size=4), "ets"),
+    Cell(small(seed=3), "none"),
+]
+
+
+@pytest.mark.parametrize("how", ["serial", "threads"])
+def test_a_failed_cell_is_named_and_does_not_lose_the_others(how, tmp_path, capsys):
+    """One bad cell in a night of runs costs its own row and no more."""
+    store = Store(tmp_path, shipped=None)
+    with cf.ThreadPoolExecutor(2) as threads:
+        options = dict(executor=threads) if how == "threads" else dict(n_jobs=1)
+        with pytest.raises(GridError) as caught:
+            quiet(BROKEN, store, **options)
+        rows = quiet(BROKEN, store, strict=False, **options)
+    error = caught.value
+    assert sorted(cell.policy for cell, _ in error.failed) == ["ets", "no-such-policy"]
+    assert "2 cell(s) failed" in str(error)
+    for words in ("no-such-policy on Split Digits", "seed 2", "unknown policy 'no-such-policy'"):
+        assert words in str(error)
+    assert "class-IL" in str(error) and "memory size 4 is too small" in str(error)
+    assert error.rows.policy.tolist() == ["ets", "none"] == rows.policy.tolist()
+    assert rows.trained.sum() == 0  # the rows of the first attempt were kept
+    printed = capsys.readouterr().out
+    assert printed.count("failed: ") == 2 and "unknown policy" in printed
+
+
+def test_a_diverged_cell_is_a_row_that_says_so(tmp_path):
+    environment = small(lr=1e30, epochs=3, first_epochs=3)
+    cells = [Cell(environment, "ets"), Cell(environment, "mcts", 3), Cell(small(), "ets")]
+    rows = quiet(cells, Store(tmp_path, shipped=None), n_jobs=1)
+    assert rows.converged.tolist() == [False, False, True]
+    assert rows.acc.isna().tolist() == [True, True, False]
+
+
+def test_interrupting_keeps_what_is_done(tmp_path, monkeypatch, capsys):
+    """Ctrl-C in the third cell: two rows, and the nodes of the third as far as it got."""
+    store, original, begun = Store(tmp_path, shipped=None), search.run, []
+
+    def interrupted(tree, name, rollouts):
+        begun.append(name)
+        if len(begun) == 3:
+            tree.walk([(10,)])
+            raise KeyboardInterrupt
+        return original(tree, name, rollouts)
+
+    monkeypatch.setattr(experiments.search, "run", interrupted)
+    cells = [Cell(small(seed=s), "ets") for s in (1, 2, 3, 4)]
+    rows = quiet(cells, store, n_jobs=1)
+    assert rows.seed.tolist() == [1, 2] and len(begun) == 3
+    assert "interrupted: 2 of 4 cells are done and kept" in capsys.readouterr().out
+    monkeypatch.setattr(experiments.search, "run", original)
+    whole = quiet(cells, store, n_jobs=1)
+    assert whole.trained.tolist() == [0, 0, 3, 5]
+
+
+def test_a_cancelled_job_is_a_failed_cell(tmp_path):
+    """A cluster that goes away cancels its jobs; the rows that came back are still ours."""
+
+    class Cancels(cf.Executor):
+        def submit(self, fn, /, cell, store):
+            job: cf.Future = cf.Future()
+            if cell.environment.seed == 2:
+                job.cancel()
+                job.set_running_or_notify_cancel()
+            else:
+                job.set_result(fn(cell, store))
+            return job
+
+    cells = [Cell(small(seed=s), "none") for s in (1, 2, 3)]
+    with pytest.raises(GridError, match="CancelledError") as caught:
+        quiet(cells, Store(tmp_path, shipped=None), executor=Cancels())
+    assert sorted(caught.value.rows.seed) == [1, 3]
+
+
+SCRIPT = """
+    import os, sys, threading
+    from rslib.environment import Environment
+    from rslib.experiments import Cell, run_cells
+    from rslib.store import Store
+
+    if __name__ == "__main__":
+        settings = dict(memory_size=10, scenario="task", n_tasks=5, network="mlp", hidden=16,
+                        first_epochs=1, batch_size=64, lr=0.01)
+        quick, endless = (Environment("digits", epochs=e, **settings) for e in (1, 10**6))
+        store = Store(sys.argv[1], shipped=None)
+        rows = run_cells([Cell(quick, "ets"), Cell(endless, "ets")], store, n_jobs=2)
+        print("kept", rows.policy.tolist(), rows.trained.tolist())
+"""
+
+
+@pytest.mark.slow
+def test_interrupting_processes_does_not_wait_for_them(tmp_path):
+    """Jupyter's stop button reaches this process only; a cell of hours must not go on behind it."""
+    script = tmp_path / "grid.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    command = [sys.executable, str(script), str(tmp_path / "store")]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    shown = ""
+    try:
+        store = Store(tmp_path / "store", shipped=None)
+        for _ in range(600):  # until the endless cell is in the middle of its second task
+            if len(store.environments()) == 2:
+                break
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.2)
+        assert process.stderr
+        while "1/2" not in shown:  # the progress bar: the quick cell has come back
+            assert select.select([process.stderr], [], [], 120)[0], shown
+            shown += os.read(process.stderr.fileno(), 1000).decode() or pytest.fail(shown)
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)  # its own session: only what this test began
+    assert process.returncode == 0, errors
+    assert "interrupted: 1 of 2 cells are done and kept" in out
+    assert "kept ['ets'] [5]" in out
