@@ -173,6 +173,9 @@ def train(
     thread; so this sets one thread while it runs."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    # The optimizer's averages of parameters that are rarely used fade through denormal numbers,
+    # which take a hundred times longer. Left on, as the learner does: torch cannot say what it was.
+    torch.set_flush_denormal(True)
     try:
         return _train(tables, args or A2CArgs(), seed, progress)
     finally:

@@ -48,47 +48,53 @@ class DQNArgs:
 
 class QNetwork:
     """Two hidden ReLU layers with a hand-written update; all parameters in one flat tensor, so
-    that clipping and Adam are one call each."""
+    that clipping and Adam are one call each. The last layer is kept as (actions, hidden): an
+    update reads and writes only the rows of the actions taken."""
 
     def __init__(self, n_inputs: int, n_actions: int, args: DQNArgs, generator: torch.Generator):
-        sizes = [(n_inputs, args.hidden), (args.hidden, args.hidden), (args.hidden, n_actions)]
-        shapes = [shape for i, o in sizes for shape in ((i, o), (o,))]
-        total = sum(torch.Size(shape).numel() for shape in shapes)
-        flat, self.gradient = torch.empty(total), torch.zeros(total)
-        self.weights, self.gradients = (_views(v, shapes) for v in (flat, self.gradient))
-        for layer, (n_in, _) in enumerate(sizes):
-            for tensor in self.weights[2 * layer : 2 * layer + 2]:  # torch.nn.Linear's default
-                tensor.uniform_(-(n_in**-0.5), n_in**-0.5, generator=generator)
+        h = args.hidden
+        shapes = [(n_inputs, h), (h,), (h, h), (h,), (n_actions, h), (n_actions,)]
+        sizes = [torch.Size(shape).numel() for shape in shapes]
+        flat, self.gradient = torch.empty(sum(sizes)), torch.zeros(sum(sizes))
+        self.weights, self.gradients = (
+            [v.view(shape) for v, shape in zip(x.split(sizes), shapes, strict=True)]
+            for x in (flat, self.gradient)
+        )
+        for tensor, n_in in zip(self.weights, (n_inputs, n_inputs, h, h, h, h), strict=True):
+            tensor.uniform_(-(n_in**-0.5), n_in**-0.5, generator=generator)  # nn.Linear's default
         self.parameter = torch.nn.Parameter(flat)
         self.parameter.grad = self.gradient
         self.adam = torch.optim.Adam([self.parameter], lr=args.lr, fused=True)
         self.max_norm = args.max_norm
-        n, h = args.batch_size, args.hidden
-        self.error = torch.zeros(n, n_actions)  # gradient of the loss by the Q-values
-        self.h1, self.h2, self.d1, self.d2 = (torch.empty(n, h) for _ in range(4))
+        self.h1, self.h2, self.d1, self.d2 = (torch.empty(args.batch_size, h) for _ in range(4))
 
-    def q(self, states: torch.Tensor, h1=None, h2=None) -> torch.Tensor:
-        """(n, T-1) -> (n, actions); keeps the hidden layers where buffers for them are given."""
+    def q(self, states: torch.Tensor) -> torch.Tensor:
+        """(n, T-1) -> (n, actions)."""
         w1, b1, w2, b2, w3, b3 = self.weights
-        h1 = torch.addmm(b1, states, w1, out=h1).relu_()
-        h2 = torch.addmm(b2, h1, w2, out=h2).relu_()
-        return torch.addmm(b3, h2, w3)
+        h1 = torch.addmm(b1, states, w1).relu_()
+        h2 = torch.addmm(b2, h1, w2).relu_()
+        return torch.addmm(b3, h2, w3.T)
 
     def backward(self, states: torch.Tensor, actions: torch.Tensor, targets: torch.Tensor) -> None:
-        """Gradient of the mean Huber loss of Q(s, a) against the targets, into `gradients`."""
-        (_, _, w2, _, w3, _), (g1, gb1, g2, gb2, g3, gb3) = self.weights, self.gradients
-        chosen = self.q(states, self.h1, self.h2).gather(1, actions)
+        """Gradient of the mean Huber loss of Q(s, a) against the targets, into `gradients`.
+        states (n, T-1), actions (n,), targets (n,)."""
+        w1, b1, w2, b2, w3, b3 = self.weights
+        g1, gb1, g2, gb2, g3, gb3 = self.gradients
+        h1 = torch.addmm(b1, states, w1, out=self.h1).relu_()
+        h2 = torch.addmm(b2, h1, w2, out=self.h2).relu_()
+        rows = w3.index_select(0, actions)  # (n, hidden)
+        q = torch.mul(h2, rows, out=self.d2).sum(1).add_(b3.index_select(0, actions))
         # Huber's derivative is the error itself, held to [-1, 1].
-        slope = (chosen - targets).clamp_(-1, 1).div_(len(states))
-        self.error.zero_().scatter_(1, actions, slope)
-        torch.mm(self.h2.T, self.error, out=g3)
-        torch.sum(self.error, 0, out=gb3)
-        torch.mm(self.error, w3.T, out=self.d2)
-        _relu_backward(self.d2, self.h2)
-        torch.mm(self.h1.T, self.d2, out=g2)
+        slope = q.sub_(targets).clamp_(-1, 1).div_(len(states))
+        gb3.zero_().index_add_(0, actions, slope)
+        slope = slope.unsqueeze(1)
+        g3.zero_().index_add_(0, actions, torch.mul(h2, slope, out=self.d1))
+        torch.mul(rows, slope, out=self.d2)
+        _relu_backward(self.d2, h2)
+        torch.mm(h1.T, self.d2, out=g2)
         torch.sum(self.d2, 0, out=gb2)
         torch.mm(self.d2, w2.T, out=self.d1)
-        _relu_backward(self.d1, self.h1)
+        _relu_backward(self.d1, h1)
         torch.mm(states.T, self.d1, out=g1)
         torch.sum(self.d1, 0, out=gb1)
 
@@ -98,11 +104,6 @@ class QNetwork:
         if norm > self.max_norm:
             self.gradient.mul_(self.max_norm / norm)
         self.adam.step()
-
-
-def _views(flat: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
-    sizes = [torch.Size(shape).numel() for shape in shapes]
-    return [v.view(shape) for v, shape in zip(flat.split(sizes), shapes, strict=True)]
 
 
 def _relu_backward(gradient: torch.Tensor, output: torch.Tensor) -> None:
@@ -132,6 +133,9 @@ def train(
     thread; so this sets one thread while it runs."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    # The optimizer's averages of parameters that are rarely used fade through denormal numbers,
+    # which take a hundred times longer. Left on, as the learner does: torch cannot say what it was.
+    torch.set_flush_denormal(True)
     try:
         return _train(tables, args or DQNArgs(), seed, progress)
     finally:
@@ -177,14 +181,14 @@ def _train(tables, args, seed, progress):
             filled = min(stored, args.buffer_size)
             drawn = torch.randint(filled, (n_envs, args.batch_size), generator=generator)
             batches = buffer[drawn]  # (E, batch, 3)
-            batch_states, ends = states[batches[:, :, 0]], batches[:, :, 2:]
-            targets = rewards[ends] + args.gamma * worth.view(-1)[ends]  # (E, batch, 1)
+            batch_states, taken, ends = states[batches[:, :, 0]], batches[:, :, 1], batches[:, :, 2]
+            targets = rewards[ends] + args.gamma * worth.view(-1)[ends]  # (E, batch)
             for i in range(n_envs):
                 if updates % args.target_period == 0:
                     values = best_values(network.q(states), allowed)
                     worth[:, :n_inner] = values.view(n_envs, n_inner)
                     targets = rewards[ends] + args.gamma * worth.view(-1)[ends]
-                network.update(batch_states[i], batches[i, :, 1:2], targets[i])
+                network.update(batch_states[i], taken[i], targets[i])
                 updates += 1
         if (episode + 1) % args.log_every == 0 or episode + 1 == args.episodes:
             curve.append(
@@ -205,5 +209,6 @@ def _train(tables, args, seed, progress):
         "memory_size": tables[0].memory_size,
         "torch": torch.__version__,
     }
-    weights = [w.clone() for w in network.weights]
+    *below, w3, b3 = network.weights
+    weights = [w.clone() for w in (*below, w3.T.contiguous(), b3)]
     return LearnedPolicy(weights, "relu", config, "DQN", name), curve
