@@ -154,6 +154,13 @@ def run(
     return Result(frame, pd.DataFrame(taus), curves, policies)
 
 
+def first_of_each(pairs: Sequence[tuple[str, int]], n: int) -> list[tuple[str, int]]:
+    """The first of every dataset's environments, n in all: where thresholds are chosen."""
+    names = list(dict.fromkeys(name for name, _ in pairs))
+    mine = {name: [pair for pair in pairs if pair[0] == name] for name in names}
+    return [pair for name in names for pair in mine[name][: n // len(names)]]
+
+
 def prepare(environment: Any, store: Any) -> Table:
     """Every schedule of a tree, and what the heuristics want beyond the action space: afterwards
     all of it is in the store. One environment per process."""
@@ -200,12 +207,11 @@ def run_live(
         (experiment, dataset), presets_rl.TAU_ENVIRONMENTS_DEFAULT
     )
     longest = max(lists.values(), key=len)
-    every = max(1, len(longest) // n_tau)  # in New Dataset, from both training datasets
     return run(
         experiment,
         [Agent(name, settings[name][1], [tables[p] for p in lists[name]]) for name in agents],
         [trees[pair] for pair in held_out],
-        [trees[pair] for pair in longest[::every][:n_tau]],
+        [trees[pair] for pair in first_of_each(longest, n_tau)],
         n_seeds or (presets_rl.QUICK_POLICY_SEEDS if quick else presets_rl.POLICY_SEEDS),
         folder,
         workers,
@@ -283,7 +289,8 @@ def _run_tables(given: argparse.Namespace, parser: argparse.ArgumentParser) -> R
         parser.error(f"not in the tables: {missing}")
     if set(wanted) & set(held_out):
         parser.error(f"both trained and tested on: {sorted(set(wanted) & set(held_out))}")
-    training = [known[pair] for pair in wanted]
+    training, n_tau = [known[pair] for pair in wanted], presets_rl.TAU_ENVIRONMENTS_DEFAULT
+    choosing = [known[pair] for pair in first_of_each(wanted, n_tau)]
     agents = []
     for name in given.agent:
         _, args = presets_rl.agent_settings(name, given.experiment, test_name, given.profile)
@@ -292,10 +299,7 @@ def _run_tables(given: argparse.Namespace, parser: argparse.ArgumentParser) -> R
         mine = {k: types[k](v) for k, v in changes.items() if k in types}
         agents.append(Agent(name, replace(args, **mine), training))
     test = [known[pair] for pair in held_out]
-    n_tau = presets_rl.TAU_ENVIRONMENTS_DEFAULT
-    return run(
-        given.experiment, agents, test, training[:n_tau], given.seeds, given.out, given.workers
-    )
+    return run(given.experiment, agents, test, choosing, given.seeds, given.out, given.workers)
 
 
 def as_text(table: pd.DataFrame, curves: pd.DataFrame) -> str:

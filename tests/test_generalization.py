@@ -306,6 +306,13 @@ def test_the_papers_settings():
             presets_rl.agent_settings(agent, experiment, "mnist")
 
 
+def test_thresholds_are_chosen_on_every_training_dataset():
+    """Broken: in New Dataset the heuristics would be tuned on one of the two datasets."""
+    pairs = [(name, seed) for name in ("a", "b") for seed in range(9)]
+    assert generalization.first_of_each(pairs, 4) == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    assert generalization.first_of_each(pairs[:9], 4) == pairs[:4]
+
+
 def test_training_and_test_environments_never_meet():
     """Broken: policies would be tested on what they were trained on."""
     for experiment, dataset in presets_rl.A2C:
