@@ -407,11 +407,6 @@ def check_forgetting(dataset: str, seeds: tuple[int, ...], n_random: int) -> Non
     assert np.mean(joint) > 90, "the tasks must be learnable"
 
 
-def test_forgetting_is_real_on_digits():
-    """Broken: the default dataset has nothing to schedule for. One seed; all of them below."""
-    check_forgetting("digits", (1,), 8)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dataset", SPLIT)
 def test_forgetting_is_real_and_schedules_differ(dataset):
