@@ -98,9 +98,18 @@ class Parameters:
         }
         return pd.DataFrame({"": {k: str(v) for k, v in facts.items()}})
 
+    def _tasks(self) -> str:
+        """How the classes are cut, and how many are left over."""
+        n, there = self.preset.n_tasks, data.load(self.dataset).n_classes
+        if self.preset.permuted:
+            return f"{n}, each a permutation of the pixels"
+        left = there - n * (there // n)
+        return f"{n} of {there // n} classes" + (f" ({left} of {there} not used)" if left else "")
+
     def _repr_html_(self) -> str:
         rows = {
             "dataset": f"{self.title} ({data.load(self.dataset).provenance})",
+            "tasks": self._tasks(),
             "profile": self.profile_name,
             "seeds": ", ".join(map(str, self.seeds)),
             "rollouts": self.rollouts,
@@ -123,7 +132,9 @@ def check(namespace: Mapping[str, Any], notebook: str, extra: Mapping[str, Any] 
     `extra` names further parameters of this notebook with their checks: a type, a tuple of allowed
     values, or a function; their values are turned into the right type in `namespace` itself.
     """
-    _refuse_unknown(namespace, (*KNOWN, *extra))
+    if "_checked" not in namespace:  # run again, the notebook's own variables are there too
+        _refuse_unknown(namespace, (*KNOWN, *extra))
+    _set(namespace, "_checked", True)
     given = {name: _meant(namespace.get(name)) for name in KNOWN}
     profile_name = _one_of("profile", given["profile"] or "quick", tuple(PROFILES))
     profile = PROFILES[profile_name]

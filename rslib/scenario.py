@@ -78,21 +78,11 @@ def class_order(seed: int, n_classes: int) -> list[int]:
 
 
 def task_splits(n_classes: int, n_tasks: int, class_order_seed: int = 0) -> list[tuple[int, ...]]:
-    """The classes of every task."""
-    per_task, left_over = divmod(n_classes, n_tasks)
+    """The classes of every task, equally many each; the last few in the order may be left over."""
+    per_task = n_classes // n_tasks
     if per_task < 2:
         raise ScenarioError(
             f"{n_tasks} tasks need at least {2 * n_tasks} classes (two each), there are {n_classes}"
-        )
-    if left_over:
-        fits = [n for n in range(2, n_classes // 2 + 1) if n_classes % n == 0]
-        raise ScenarioError(
-            f"{n_classes} classes do not divide into {n_tasks} equal tasks; "
-            + (
-                f"n_tasks could be {', '.join(map(str, fits))}"
-                if fits
-                else "no number of tasks fits"
-            )
         )
     order = class_order(class_order_seed, n_classes)
     return [tuple(order[t * per_task : (t + 1) * per_task]) for t in range(n_tasks)]
