@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,9 @@ from rslib.environment import Environment
 from rslib.experiments import Cell, GridError, forecast, grid, look_up, run_cells
 from rslib.store import Store
 from rslib.tree import ScheduleTree
+
+sys.path.append(str(Path(__file__).parent))
+from tree_workers import PROCESSES
 
 SMALL = dict(
     memory_size=10,
@@ -106,11 +110,16 @@ def test_threads_give_the_same_rows(serial, tmp_path):
     assert Store(tmp_path, shipped=None).check() == []
 
 
-def test_processes_give_the_same_rows(serial, tmp_path):
-    """Fresh interpreters, started anew: nothing may hang on this one's state or hash seed."""
+@pytest.mark.parametrize("how", ["forked", pytest.param("default", marks=pytest.mark.slow)])
+def test_processes_give_the_same_rows(serial, tmp_path, how):
+    """The default starts fresh interpreters: nothing may hang on this one's state or hash seed."""
     store = Store(tmp_path, shipped=None)
     cells = CELLS[:6] + CELLS[12:]
-    rows = quiet(cells, store, n_jobs=2)
+    if how == "forked":  # from a server that has imported torch once: seconds less
+        with cf.ProcessPoolExecutor(2, mp_context=PROCESSES) as processes:
+            rows = quiet(cells, store, executor=processes)
+    else:
+        rows = quiet(cells, store, n_jobs=2)
     same_rows(rows, serial[0].iloc[[*range(6), *range(12, 18)]].reset_index(drop=True))
     assert store.check() == [] and quiet(cells, store, n_jobs=1).trained.sum() == 0
 
