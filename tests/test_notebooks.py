@@ -1,0 +1,168 @@
+"""The notebooks: conventions by reading them, results by running every one through papermill."""
+
+import ast
+import re
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+
+from rslib import paper_figures, params, report
+
+FOLDER = Path(__file__).parents[1] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+NAMES = [
+    *("00_quickstart", "01_single_task_replay", "02_schedule_search", "03_memory_size"),
+    *("04_memory_selection", "05_replay_methods", "06_tiny_memory", "07_generalization"),
+    *("08_schedule_transfer", "09_paper"),
+]
+# What each must leave behind; {d} is the dataset it ran on.
+ARTEFACTS = {
+    "00": ["figures/{d}/quickstart.pdf", "figures/{d}/quickstart_bubbles.png"],
+    "01": ["figures/{d}/single_task_replay.pdf", "tables/{d}/single_task_replay.tex"],
+    "02": [
+        *("figures/{d}/schedule_tree.png", "figures/{d}/search_progress.pdf"),
+        *("figures/{d}/bubbles.png", "tables/{d}/schedule_search_welch.tex"),
+    ],
+    "03": ["figures/{d}/memory_size.png", "tables/{d}/memory_size.tex"],
+    "04": ["tables/{d}/memory_selection.tex", "tables/{d}/forward_transfer.csv"],
+    "05": ["tables/{d}/replay_methods.tex", "tables/{d}/replay_methods_welch.csv"],
+    "06": ["figures/{d}/memory_usage.pdf", "tables/{d}/tiny_memory.tex"],
+    "07": [
+        *("tables/{d}/new_task_order.tex", "figures/{d}/policy_schedules.png"),
+        *("figures/{d}/ranks_new_task_order.pdf", "tables/{d}/time_cost.csv"),
+    ],
+    "08": ["tables/{d}/schedule_transfer.tex", "tables/{d}/ets_heuristic.csv"],
+    "09": [
+        "tables/paper/settings.tex",
+        "tables/paper/task_splits.csv",
+        "tables/paper/coverage.tex",
+    ],
+}
+
+
+def code_cells(notebook):
+    return [c for c in nbformat.read(notebook, as_version=4).cells if c.cell_type == "code"]
+
+
+def test_all_notebooks_are_there():
+    """Broken: a section of the paper has no notebook, or the numbering has a hole."""
+    assert [n.stem for n in NOTEBOOKS] == NAMES
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda n: n.stem[:2])
+def test_conventions(notebook):
+    """Broken: outputs in git, logic in notebooks, or parameters that papermill cannot set."""
+    node = nbformat.read(notebook, as_version=4)
+    cells = code_cells(notebook)
+    nbformat.validate(node)
+    tagged = [c for c in cells if "parameters" in c.metadata.get("tags", [])]
+    assert len(tagged) == 1 and cells[0] == tagged[0]
+    for line in tagged[0].source.splitlines():
+        assert re.fullmatch(r"\w+: \w+ = .+  # .+", line), f"not typed and commented: {line}"
+    assert (
+        "params.check(" in cells[1].source and f'notebook="{notebook.stem[:2]}"' in cells[1].source
+    )
+    for cell in cells:
+        assert not cell.outputs and cell.execution_count is None
+        assert len(cell.source.splitlines()) <= 15
+        kinds = [type(n) for n in ast.walk(ast.parse(cell.source))]
+        assert ast.FunctionDef not in kinds and ast.ClassDef not in kinds
+    words = [c for c in node.cells if c.cell_type == "markdown"]
+    assert 9 <= len(cells) <= 15 and len(words) >= 1.7 * len(cells)
+    assert words[0].source.startswith(f"# {notebook.stem[:2]} · ")
+    text = " ".join(c.source for c in words)
+    assert "**Runs**" in text and "**Writes**" in text and "## Provenance" in text
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """One store for all notebooks of this module, as a user has one."""
+    return tmp_path_factory.mktemp("store")
+
+
+# 07 trains agents; the others together stay within the quick suite.
+@pytest.mark.parametrize(
+    "notebook",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n.stem[:2] in ("05", "07"))) for n in NOTEBOOKS],
+    ids=lambda n: n.stem[:2],
+)
+def test_runs_through_papermill_with_other_parameters(notebook, tmp_path, store, monkeypatch):
+    """Broken: the notebook, or an artefact it promises."""
+    monkeypatch.setenv("RSLIB_STORE", str(store))
+    number = notebook.stem[:2]
+    parameters = dict(profile="smoke", out_dir=str(tmp_path), n_jobs=1, dataset="glyphs")
+    parameters |= dict(rollouts=2, seeds="[3, 4]")
+    source = code_cells(notebook)[0].source
+    wanted = {k: v for k, v in parameters.items() if f"{k}: " in source}
+    if number == "07":
+        wanted |= dict(dataset="digits", experiment="new_task_order")
+    executed = papermill.execute_notebook(
+        notebook, None, wanted, progress_bar=False, cwd=str(FOLDER), execution_timeout=600
+    )
+    dataset = wanted.get("dataset", "")
+    for name in ARTEFACTS[number]:
+        path = tmp_path / name.format(d=dataset)
+        assert path.stat().st_size > 100, f"{path} is missing or empty"
+    shown = [o for c in executed.cells for o in c.get("outputs", []) if "data" in o]
+    assert shown and not any(
+        o.output_type == "error" for c in executed.cells for o in c.get("outputs", [])
+    )
+
+
+def test_a_wrong_parameter_stops_the_notebook_before_it_trains(tmp_path):
+    """Broken: papermill only warns about an unknown name, and the wrong experiment runs."""
+    with pytest.raises(papermill.PapermillExecutionError, match="Did you mean 'dataset'"):
+        papermill.execute_notebook(
+            FOLDER / "04_memory_selection.ipynb",
+            str(tmp_path / "out.ipynb"),
+            dict(datset="mnist"),
+            progress_bar=False,
+            cwd=str(FOLDER),
+        )
+
+
+def test_help_reads_well():
+    """Broken: `papermill --help-notebook` lists parameters without type, default or meaning."""
+    found = papermill.inspect_notebook(str(FOLDER / "04_memory_selection.ipynb"))
+    assert set(found) == set(params.KNOWN)
+    for parameter in found.values():
+        assert parameter["inferred_type_name"] in ("str", "int", "list") and parameter["help"]
+
+
+@pytest.mark.slow
+def test_make_paper_figures_reports_the_one_that_fails(tmp_path, monkeypatch, capsys):
+    """Broken: one failing notebook hides or stops the others, or the command succeeds."""
+    monkeypatch.setenv("RSLIB_STORE", str(tmp_path / "store"))
+    good = FOLDER / "01_single_task_replay.ipynb"
+    repository = tmp_path / "repository"
+    (repository / "notebooks").mkdir(parents=True)
+    node = nbformat.read(good, as_version=4)
+    nbformat.write(node, repository / "notebooks" / good.name)
+    node.cells[-3].source = "raise RuntimeError('on purpose')"
+    node.cells[-3].cell_type = "code"
+    node.cells[-3] = nbformat.v4.new_code_cell("raise RuntimeError('on purpose')")
+    nbformat.write(node, repository / "notebooks" / "00_broken.ipynb")
+    monkeypatch.setattr(paper_figures, "REPOSITORY", repository)
+    out = ["--out-dir", str(tmp_path / "out"), "--executed", str(tmp_path / "executed")]
+    code = paper_figures.main(["--profile", "smoke", "--n-jobs", "1", *out])
+    said = capsys.readouterr()
+    assert code == 1 and "FAILED: 00_broken" in said.err and "on purpose" in said.out
+    assert "01_single_task_replay: 0 min" in said.out and "single_task_replay.pdf" in said.out
+    page = (tmp_path / "executed" / "index.html").read_text()
+    assert "default/01_single_task_replay.html" in page and "data:image/png" in page
+    body = (tmp_path / "executed" / "default" / "01_single_task_replay.html").read_text()
+    assert "https://cdnjs" not in body and 'src="http' not in body
+
+
+def test_report_drops_widget_views_so_that_the_figure_is_seen(tmp_path):
+    """Broken: offline, an exported notebook shows an empty widget instead of its picture."""
+    node = nbformat.v4.new_notebook()
+    cell = nbformat.v4.new_code_cell("w")
+    data = {report.WIDGET: {"model_id": "x"}, "text/html": "<b>the fallback</b>"}
+    cell.outputs = [nbformat.v4.new_output("display_data", data=data)]
+    node.cells = [cell]
+    nbformat.write(node, tmp_path / "w.ipynb")
+    body = report.write_html(tmp_path / "w.ipynb").read_text()
+    assert "the fallback" in body and "model_id" not in body
