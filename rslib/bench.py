@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,7 +67,7 @@ def mnist_or_noise() -> Iterator[str]:
 
 
 def split_mnist(dataset: str, **changes) -> Environment:
-    settings = dict(epochs=10, batch_size=128, lr=0.001, memory_size=10) | changes
+    settings: dict[str, Any] = dict(epochs=10, batch_size=128, lr=0.001, memory_size=10) | changes
     return Environment(dataset, **settings)
 
 
@@ -85,11 +86,11 @@ def step_against_floor(dataset: str) -> tuple[float, float]:
     adam = torch.optim.Adam([flat], fused=True)
 
     def floor():
-        x @ w1.t()
-        h @ w2.t()
-        d @ w2
-        d.t() @ h
-        d.t() @ x
+        torch.mm(x, w1.t())
+        torch.mm(h, w2.t())
+        torch.mm(d, w2)
+        torch.mm(d.t(), h)
+        torch.mm(d.t(), x)
         adam.step()
 
     def step():

@@ -86,9 +86,20 @@ def load(name_or_path: str | Path) -> Dataset:
     return _load(name_or_path, download=True)
 
 
+def canonical(name_or_path: str | Path) -> str:
+    """A name as we spell it ('Fashion-MNIST' is fashionmnist); a path stays what it is."""
+    text = os.fspath(name_or_path)
+    return text if _is_path(name_or_path) else _known(text)
+
+
+def _is_path(name_or_path: str | Path) -> bool:
+    text = os.fspath(name_or_path)
+    return text.lower().endswith(".npz") or isinstance(name_or_path, Path) or os.sep in text
+
+
 def _load(name_or_path: str | Path, download: bool) -> Dataset:
     text = os.fspath(name_or_path)
-    if text.lower().endswith(".npz") or isinstance(name_or_path, Path) or os.sep in text:
+    if _is_path(name_or_path):
         path = Path(text).expanduser().resolve()
         if path.suffix.lower() != ".npz" or not path.is_file():
             raise DataError(f"{text}: there is no such .npz file")
@@ -106,7 +117,7 @@ def _load(name_or_path: str | Path, download: bool) -> Dataset:
 
 
 def _known(text: str) -> str:
-    """The name as we spell it: 'Fashion-MNIST' is fashionmnist."""
+    """The name as we spell it, or an error that suggests one."""
     name = re.sub(r"[^a-z0-9]", "", text.lower())
     if name in names():
         return name

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import numpy as np
 import torch
 
 from rslib import data, presets
@@ -46,6 +47,11 @@ class Environment:
     setting: str = "mcts"  # which preset fills the gaps: "mcts" or "rl"
 
     def __post_init__(self):
+        object.__setattr__(self, "dataset", data.canonical(self.dataset))
+        for name in ("seed", "class_order_seed", "memory_size", "samples_per_class", "n_tasks"):
+            value = getattr(self, name)
+            if isinstance(value, np.integer):
+                object.__setattr__(self, name, int(value))
         preset = presets.preset(self.dataset, self.setting)
         for name in ("memory_size", "scenario", "n_tasks", "network", "hidden", "epochs"):
             self._default(name, getattr(preset, name))
@@ -84,8 +90,8 @@ class Environment:
                 raise ValueError(
                     f"{name} must be a whole number of at least {least}, got {value!r}"
                 )
-        if not self.lr or not 0 < self.lr < float("inf"):
-            raise ValueError(f"lr must be positive, got {self.lr!r}")
+        if not isinstance(self.lr, int | float) or not 0 < self.lr < float("inf"):
+            raise ValueError(f"lr must be a positive number, got {self.lr!r}")
         METHODS[self.method](**self.arguments)  # refuses an unknown or bad argument by name
 
     # -- what the rest of the library asks ---------------------------------------------------------
@@ -124,7 +130,8 @@ class Environment:
     @property
     def base(self) -> int:
         """Samples every past task gives before anything is scheduled: one per class in Class-IL."""
-        return self.classes_per_task if self.scenario == "class" else 0
+        scheduled = self.scenario == "class" and self.method != "joint"
+        return self.classes_per_task if scheduled else 0
 
     def budget(self, k: int) -> int:
         """How many samples a schedule may share out with k tasks seen."""
@@ -150,6 +157,10 @@ class Environment:
         del what["setting"]  # it only chose defaults, and those are here themselves
         text = json.dumps(what, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the cached key: a worker with other data or another torch must make its own."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def spec(self) -> dict[str, Any]:
         """The fields as plain JSON values; `Environment.from_spec` is the inverse."""

@@ -108,6 +108,8 @@ class Learner:
                     X[:m], Y[:m] = memory.x[chosen], memory.y[chosen]
                     H[:m] = memory.head[chosen]
                 n = m + len(current)
+                if n == 1 and environment.network != "mlp":
+                    continue  # batch norm has no variance of a single sample
                 torch.index_select(x, 0, current, out=X[m:n])
                 torch.index_select(y, 0, current, out=Y[m:n])
                 torch.index_select(head, 0, current, out=H[m:n])

@@ -54,6 +54,8 @@ def make_pool(
     """
     if selection not in SELECTIONS:
         raise ValueError(f"selection must be one of {', '.join(SELECTIONS)}, got {selection!r}")
+    if size == 0:
+        return torch.zeros(0, dtype=torch.long)
     labels = task.train.y.unique().tolist()
     per_class = -(-size // len(labels))
     orders = []

@@ -23,9 +23,14 @@ def project(gradient: list[Tensor], reference: list[Tensor]) -> None:
     """Take out of the gradient, in place, what points against the reference."""
     dot = sum(torch.dot(g.flatten(), r.flatten()) for g, r in zip(gradient, reference, strict=True))
     if dot < 0:
-        length = sum(torch.dot(r.flatten(), r.flatten()) for r in reference)
-        for g, r in zip(gradient, reference, strict=True):
-            g.sub_(r * (dot / length))
+        # Only the reference's direction counts, and a memory learned by heart has a gradient whose
+        # square is zero in single precision: divided by it, the step would be NaN.
+        largest = max(float(r.abs().max()) for r in reference)
+        unit = [r / largest for r in reference]
+        dot = sum(torch.dot(g.flatten(), u.flatten()) for g, u in zip(gradient, unit, strict=True))
+        length = sum(torch.dot(u.flatten(), u.flatten()) for u in unit)
+        for g, u in zip(gradient, unit, strict=True):
+            g.sub_(u * (dot / length))
 
 
 class AGEM(Method):
