@@ -135,6 +135,14 @@ def test_projection_takes_out_exactly_what_points_against_the_reference():
     assert 50 < bent < 150
 
 
+def test_projection_survives_a_memory_that_is_learned_by_heart():
+    """Fails if a reference gradient too small to be squared turns the step into NaN, as it did on
+    digits with a high learning rate."""
+    gradient, reference = [torch.tensor([-3.0, 4.0])], [torch.tensor([1e-25, 0.0])]
+    project(gradient, reference)
+    assert gradient[0].tolist() == [0.0, 4.0]
+
+
 def linear_gradient(weights, bias, x, y, head):
     """Mean gradient of softmax regression with two outputs per head, sample by sample."""
     slope_w, slope_b = np.zeros_like(weights), np.zeros_like(bias)
