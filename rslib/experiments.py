@@ -86,7 +86,9 @@ def run_cells(
     rows: dict[int, dict[str, Any]] = {}
     failed: list[tuple[Cell, str]] = []
     with _executor(executor, n_jobs, len(cells)) as pool:
-        jobs = {pool.submit(run_cell, cell, store): i for i, cell in enumerate(cells)}
+        # Longest first (it sorts stably): a BFS that starts last would leave the other cores idle.
+        order = sorted(range(len(cells)), key=lambda i: -_trainings(cells[i]))
+        jobs = {pool.submit(run_cell, cells[i], store): i for i in order}
         try:
             for job in tqdm(_finished(jobs), "cells", len(cells), disable=not progress):
                 try:
