@@ -14,7 +14,7 @@ SEEDS ?= 0-9
 ROWS ?= 6
 
 .DEFAULT_GOAL := help
-.PHONY: help paper-figures report test test-all lint bench lab data environments verify clean
+.PHONY: help paper-figures report test test-all lint bench lab data environments verify reproducibility clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ report: .venv/.installed ## the executed notebooks as a static site in executed/
 
 verify: .venv/.installed ## train random rows of results/ again and compare: ROWS=6
 	$(PY) -m rslib.verify --rows $(ROWS)
+
+reproducibility: .venv/.installed ## write REPRODUCIBILITY.md from the rows there are
+	$(PY) -m rslib.reproducibility
 
 environments: .venv/.installed ## tables of whole schedule trees for policy learning: DATASET=digits SEEDS=0-9
 	$(PY) -m rslib.env_tables build --dataset $(DATASET) --seeds $(SEEDS) --out executed/environments/$(DATASET).csv.gz

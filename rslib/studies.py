@@ -87,6 +87,11 @@ def memory_ladder(p: Parameters) -> tuple[int, ...]:
     return tuple(sizes[round(i * (len(sizes) - 1) / max(n - 1, 1))] for i in range(n))
 
 
+def scenarios(p: Parameters) -> tuple[str, ...]:
+    """Task-IL and Class-IL; permuted tasks have all classes each, so they are Domain-IL only."""
+    return (p.preset.scenario,) if p.preset.permuted else ("task", "class")
+
+
 def memory_selection(p: Parameters) -> list[Cell]:
     """04, Table 1: selection methods x schedules, with the Joint and BFS rows."""
     cells = _joint(p) + breadth_first(p)
@@ -177,12 +182,13 @@ def _at_hand(name: str) -> bool:
 
 def there(study: Callable[[Parameters], list[Cell]], datasets: list[Parameters]) -> pd.DataFrame:
     """The rows of a study that are in the store, over datasets; nothing is trained."""
-    frames = [experiments.look_up(_asked(study, q)) for q in datasets]
+    frames = [experiments.look_up(asked(study, q)) for q in datasets]
     frames = [frame for frame in frames if len(frame)]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
-def _asked(study: Callable[[Parameters], list[Cell]], q: Parameters) -> list[Cell]:
+def asked(study: Callable[[Parameters], list[Cell]], q: Parameters) -> list[Cell]:
+    """The study's cells for a dataset, the tiny memory with its own M."""
     if study is tiny_memory:
         q = replace(q, memory_size=q.preset.tiny_memory_size)
     return study(q)
@@ -194,7 +200,7 @@ def coverage(datasets: list[Parameters]) -> pd.DataFrame:
     for q in datasets:
         column = {}
         for name, study in STUDIES.items():
-            cells = _asked(study, q)
+            cells = asked(study, q)
             column[name] = f"{len(experiments.look_up(cells))} of {len(cells)}"
         found[q.title] = column
     return pd.DataFrame(found)
