@@ -19,7 +19,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
-from scipy import stats as sp
 
 from rslib import paper, stats
 from rslib import plot_style as style
@@ -103,7 +102,7 @@ def search_progress(
 
     `searches` has one search result (with `.best_so_far`) or array per seed, by method or for
     MCTS alone; seeds that stopped early cut the curve at the shortest. Bands, and the bars at the
-    right for the methods in `rows`, are 95 % intervals of the mean over seeds.
+    right for the methods in `rows`, are one population std over seeds, as in the tables.
     """
     by_method = dict(searches) if isinstance(searches, Mapping) else {"MCTS": searches}
     new = ax is None
@@ -113,7 +112,7 @@ def search_progress(
         runs = [np.asarray(getattr(s, "best_so_far", s), dtype=float) for s in by_method[label]]
         n = min(map(len, runs))
         curves = 100 * np.stack([r[:n] for r in runs])  # (seeds, rollouts)
-        low, high = _interval(curves)
+        low, high = _spread(curves)
         rollouts, look = np.arange(1, n + 1), style.method(label)
         marker = look.marker if n == 1 else ""  # a line of one point is no line
         mean = curves.mean(axis=0)
@@ -127,7 +126,7 @@ def search_progress(
         values = 100 * rows.loc[rows["label"] == label, "acc"].dropna().to_numpy(float)
         if not len(values):
             continue
-        look, (low, high) = style.method(label), _interval(values[:, None])
+        look, (low, high) = style.method(label), _spread(values[:, None])
         ax.axhline(values.mean(), color=look.color, linestyle=look.linestyle, label=label, lw=1.1)
         at = longest * (1.03 + 0.035 * i)
         ax.plot([at, at], [low[0], high[0]], color=look.color, linewidth=1.5)
@@ -213,13 +212,10 @@ def _series(rows: pd.DataFrame, label: str, metric: str, by: str) -> pd.Series:
     return rows[rows["label"] == label].set_index(by)[metric].dropna()
 
 
-def _interval(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """95 % t-interval of the mean over axis 0; of one seed, the seed itself."""
-    mean = curves.mean(axis=0)
-    if len(curves) < 2:
-        return mean, mean
-    half = sp.t.ppf(0.975, len(curves) - 1) * sp.sem(curves, axis=0)
-    return mean - half, mean + half
+def _spread(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean -+ population std over axis 0, as in the tables; of one seed, the seed itself."""
+    mean, std = curves.mean(axis=0), curves.std(axis=0)
+    return mean - std, mean + std
 
 
 def _name(key: str, value: Any) -> str:

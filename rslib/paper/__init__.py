@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from rslib import presets
+
 # Names of the rows' columns in the paper's words; also how tables and figures print them.
 SELECTIONS = {"uniform": "Uniform", "kmeans": "k-means", "kcenter": "k-center", "mof": "MoF"}
 REPLAY_METHODS = {
@@ -33,15 +35,7 @@ REPLAY_METHODS = {
     "joint": "Joint",
 }
 SCENARIOS = {"task": "Task-IL", "domain": "Domain-IL", "class": "Class-IL"}
-DATASETS = {
-    "mnist": "Split MNIST",
-    "fashionmnist": "Split FashionMNIST",
-    "notmnist": "Split notMNIST",
-    "permutedmnist": "Permuted MNIST",
-    "cifar10": "Split CIFAR-10",
-    "cifar100": "Split CIFAR-100",
-    "miniimagenet": "Split miniImagenet",
-}
+DATASETS = {name: p.title for name, p in (presets.PAPER | presets.EMBEDDED).items()}
 
 _LARGE = ("permutedmnist", "cifar100", "miniimagenet")  # 10 and 20 tasks
 # In the tiny-memory table these keep one sample per class of every past task: no fixed M.
