@@ -103,8 +103,8 @@ def test_failed_and_missing_runs_show():
         "MCTS": "90.00 (n=1)",  # a single seed has no deviation, 0.00 would be a lie
         "Random": "n/a* (0/2)",
     }
-    assert column(table, "digits", "ACC (%)")["MCTS"] == "–"
-    assert column(table, "digits", "ACC (%)")["ETS"] == "80.00 ± 8.16 (n=3)"
+    assert column(table, "Split Digits", "ACC (%)")["MCTS"] == "–"
+    assert column(table, "Split Digits", "ACC (%)")["ETS"] == "80.00 ± 8.16 (n=3)"
     for word in ("did not converge", "n: seeds where not 5", "–: not run"):
         assert word in table.caption
     assert "converge" not in tables.summary_table(FIVE).caption
