@@ -37,7 +37,7 @@ UNTRAINED = "-"  # the path text of the network before task 1; "" is the network
 
 TORCH = torch.__version__.partition("+")[0]
 CPU = torch.backends.cpu.get_cpu_capability()  # e.g. AVX2: another one may round otherwise
-SHIPPED = Path(__file__).resolve().parents[1] / "results"
+SHIPPED = Path(__file__).resolve().parents[1] / "results"  # or `$RSLIB_RESULTS`
 CHECKPOINT_LIMIT = int(float(os.environ.get("RSLIB_CHECKPOINT_GB", 20)) * 2**30)
 
 _SCHEMA = """
@@ -91,6 +91,8 @@ class Store:
     def __init__(self, folder: str | Path | None = None, shipped: str | Path | None = SHIPPED):
         # Absolute: workers that are handed a store may stand in another folder.
         self.folder = (Path(folder) if folder is not None else default_folder()).absolute()
+        if shipped == SHIPPED:
+            shipped = os.environ.get("RSLIB_RESULTS") or SHIPPED
         self.shipped = Path(shipped).absolute() if shipped is not None else None
         (self.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         self._db = _connect(self.folder / "rows.sqlite")

@@ -99,7 +99,7 @@ def test_a_users_file_is_a_dataset(tmp_path):
 
 def test_tiny_memory_has_its_own_size():
     """Broken: 06 compares a schedule that replays M = 10 of one sample per class."""
-    assert check(PARAMETERS, "06").memory_size == 2
+    assert check(dict(PARAMETERS), "06").memory_size == 2
     assert check(PARAMETERS | dict(memory_size=3), "06").memory_size == 3
 
 
