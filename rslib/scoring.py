@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rslib import seeding, stats
+from rslib import paper, seeding, stats
 from rslib.propose import NamedPolicy, Policy
 from rslib.schedule import Schedule
 from rslib.table_tree import Table, compositions, nearest_action
@@ -303,3 +303,39 @@ def in_words(experiment: str, rows: pd.DataFrame) -> str:
         share = f"{gap.value:.0%} [{gap.low:.0%}, {gap.high:.0%}]" if gap.reason is None else "n/a"
         closed.append(f"{label} closes {share} of the gap from the mean schedule to the oracle")
     return f"- {experiment.replace('_', ' ')}: best ranks {order}. " + "; ".join(closed) + "."
+
+
+def printable(experiment: str, rows: pd.DataFrame) -> pd.DataFrame:
+    """`summary` as a table is read, with the paper's values where it has this dataset."""
+    dataset = str(rows["dataset"].iloc[0])
+    lines = []
+    for line in summary(rows).reset_index().to_dict("records"):
+        label = line["label"] + (" *" if line["marked"] else "")
+        found = {
+            name: paper.published(
+                f"policy_{experiment}_10_methods", dataset, "", line["label"], name
+            )
+            for name in ("rank", "acc")
+        }
+        known = not line["missing"]
+        lines.append(
+            {
+                "Method": label,
+                "Rank": _number(line["rank"]),
+                "ACC (%)": f"{line['acc']:.2f} ± {line['acc_std']:.2f}" if known else "n/a",
+                "BWT (%)": f"{line['bwt']:.2f} ± {line['bwt_std']:.2f}"
+                if known and not np.isnan(line["bwt"])
+                else "-",
+                "Gap closed": f"{line['gap_closed']:.2f} [{line['gap_low']:.2f}, {line['gap_high']:.2f}]"
+                if known
+                else "-",
+                "Paper: rank": _number(found["rank"].mean_percent if found["rank"] else np.nan),
+                "Paper: ACC (%)": _number(found["acc"].mean_percent if found["acc"] else np.nan),
+            }
+        )
+    frame = pd.DataFrame(lines)
+    return frame.loc[:, [c for c in frame if not c.startswith("Paper") or set(frame[c]) != {"-"}]]
+
+
+def _number(value: float) -> str:
+    return "-" if np.isnan(value) else f"{value:.2f}"

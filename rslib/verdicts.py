@@ -145,8 +145,8 @@ def side_by_side(
     )
     tables.save_table(table, name, "paper", out_dir)
     judged = against_paper(table, f"{what}, ours beside the paper's")
-    tables.save_table(judged, f"{name}_verdicts", "paper", out_dir)
     if len(judged.frame):
+        tables.save_table(judged, f"{name}_verdicts", "paper", out_dir)
         plots.savefig(plots.ours_vs_paper(table), name, "paper", out_dir)
     html = f"{table._repr_html_()}\n\n{counted(judged)}\n\n{judged._repr_html_()}"
     return Words(html)
