@@ -107,7 +107,6 @@ def test_all_tables_compile_and_fit(tmp_path, options):
     assert pages >= len(gallery())
 
 
-@pytest.mark.skipif(not shutil.which("pdftotext"), reason="needs pdftotext (poppler-utils)")
 def test_numbers_line_up_on_the_page(tmp_path):
     """Else means of one column stand at different places (measured in the PDF)."""
     spread = rows(("digits",), spread=0.12)
