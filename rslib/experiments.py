@@ -83,14 +83,17 @@ def run_cells(
     """
     cells = list(cells)
     store = store or Store()
-    rows: dict[int, dict[str, Any]] = {}
     failed: list[tuple[Cell, str]] = []
-    with _executor(executor, n_jobs, len(cells)) as pool:
-        # Longest first (it sorts stably): a BFS that starts last would leave the other cores idle.
-        order = sorted(range(len(cells)), key=lambda i: -_trainings(cells[i]))
+    # What is there already needs no worker: starting one takes longer than looking it up.
+    rows = _known(cells, store)
+    # Longest first (it sorts stably): a BFS that starts last would leave the other cores idle.
+    left = [i for i in range(len(cells)) if i not in rows]
+    order = sorted(left, key=lambda i: -_trainings(cells[i]))
+    with _executor(executor, n_jobs, len(order)) as pool:
         jobs = {pool.submit(run_cell, cells[i], store): i for i in order}
         try:
-            for job in tqdm(_finished(jobs), "cells", len(cells), disable=not progress):
+            done = tqdm(_finished(jobs), "cells", len(order), disable=not progress or not order)
+            for job in done:
                 try:
                     error = job.exception()
                 except cf.CancelledError as cancelled:  # by the cluster: not by us, see below
@@ -112,6 +115,19 @@ def run_cells(
     for cell, reason in failed:
         print(f"failed: {cell}: {reason}")
     return frame
+
+
+def _known(cells: list[Cell], store: Store) -> dict[int, dict[str, Any]]:
+    """The rows, by number, of the cells that need no training; trouble is left to the workers."""
+    found = {}
+    for i, cell in enumerate(cells):
+        start = time.perf_counter()
+        try:
+            found[i] = row(cell, result(cell, store))
+        except Exception:
+            continue
+        found[i]["seconds"] = time.perf_counter() - start
+    return found
 
 
 def look_up(cells: Iterable[Cell], store: Store | None = None) -> pd.DataFrame:
