@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import html
+import re
 import sys
 from pathlib import Path
 
@@ -38,6 +39,8 @@ def write_html(notebook: Path) -> Path:
     # The template's scripts (MathJax, require.js) come from a network: empty addresses load nothing.
     exporter.mathjax_url = exporter.require_js_url = exporter.jquery_url = ""
     body, _ = exporter.from_notebook_node(node)
+    # The scripts that remain fetch more (Mermaid); a printed notebook needs none of them.
+    body = re.sub(r"<script\b.*?</script>", "", body, flags=re.S)
     target = notebook.with_suffix(".html")
     write_atomically(target, body.encode())
     return target
