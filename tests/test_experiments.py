@@ -14,30 +14,13 @@ import pandas as pd
 import pytest
 
 from rslib import experiments, search
-from rslib.environment import Environment
 from rslib.experiments import Cell, GridError, forecast, grid, look_up, run_cells
 from rslib.store import Store
 from rslib.tree import ScheduleTree
 
 sys.path.append(str(Path(__file__).parent))
+from small_environment import small
 from tree_workers import PROCESSES
-
-SMALL = dict(
-    memory_size=10,
-    scenario="task",
-    n_tasks=5,
-    network="mlp",
-    hidden=16,
-    epochs=1,
-    first_epochs=1,
-    batch_size=64,
-    lr=0.01,
-)
-
-
-def small(dataset="digits", **changes) -> Environment:
-    return Environment(dataset, **{**SMALL, **changes})
-
 
 CELLS = grid(
     [small(seed=1), small(seed=2), small(seed=1, selection="mof")],

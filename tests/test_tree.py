@@ -17,24 +17,8 @@ from rslib.store import UNTRAINED, Store, path_text
 from rslib.tree import NotTrained, ScheduleTree
 
 sys.path.append(str(Path(__file__).parent))
+from small_environment import small
 from tree_workers import bits, counted_search, outcome, search, start, walk
-
-SMALL = dict(
-    memory_size=10,
-    scenario="task",
-    n_tasks=5,
-    network="mlp",
-    hidden=16,
-    epochs=1,
-    first_epochs=1,
-    batch_size=64,
-    lr=0.01,
-)
-
-
-def small(dataset="digits", **changes) -> Environment:
-    return Environment(dataset, **{**SMALL, **changes})
-
 
 KINDS = {
     "uniform": small(),
