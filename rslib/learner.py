@@ -146,10 +146,14 @@ class Learner:
 
     def own_logits(self, outputs: Tensor, head: Tensor) -> Tensor:
         """The same out of the network's outputs, for methods that need more than the logits."""
-        logits = self.net.own_head(outputs, head)
+        return self.net.own_head(outputs, head)[:, : self.n_answers]
+
+    @property
+    def n_answers(self) -> int:
+        """How many classes a head chooses from: in Class-IL those seen so far, else all it has."""
         if self.scenario.kind == "class":
-            return logits[:, : self.n_learned * self.scenario.classes_per_task]
-        return logits
+            return self.n_learned * self.scenario.classes_per_task
+        return self.net.head_size
 
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:

@@ -36,8 +36,11 @@ class Network(nn.Module):
     def own_head(self, outputs: Tensor, head: Tensor) -> Tensor:
         if self.n_heads == 1:
             return outputs
-        rows = outputs.view(-1, self.n_heads, self.head_size)
-        return rows[torch.arange(len(rows)), head]
+        return outputs.gather(1, self.own_columns(head))
+
+    def own_columns(self, head: Tensor) -> Tensor:
+        """Which outputs are each sample's own head's: (n, head_size)."""
+        return head[:, None] * self.head_size + torch.arange(self.head_size)
 
 
 def build(

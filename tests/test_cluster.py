@@ -7,8 +7,8 @@ import time
 
 import pandas as pd
 import pytest
+from small_environment import small
 
-from rslib.environment import Environment
 from rslib.experiments import Cell, GridError, grid, run_cells
 from rslib.store import Store
 
@@ -22,22 +22,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning:distributed"),
 ]
-
-SMALL = dict(
-    memory_size=10,
-    scenario="task",
-    n_tasks=5,
-    network="mlp",
-    hidden=16,
-    epochs=1,
-    first_epochs=1,
-    batch_size=64,
-    lr=0.01,
-)
-
-
-def small(**changes) -> Environment:
-    return Environment("digits", **{**SMALL, **changes})
 
 
 CELLS = grid([small(seed=s) for s in (1, 2, 3)], ["ets", "random", "mcts"], rollouts=6)

@@ -7,20 +7,17 @@ import signal
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from small_environment import small
+from tree_workers import PROCESSES
 
 from rslib import experiments, search
 from rslib.experiments import Cell, GridError, forecast, grid, look_up, run_cells
 from rslib.store import Store
 from rslib.tree import ScheduleTree
-
-sys.path.append(str(Path(__file__).parent))
-from small_environment import small
-from tree_workers import PROCESSES
 
 CELLS = grid(
     [small(seed=1), small(seed=2), small(seed=1, selection="mof")],

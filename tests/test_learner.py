@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from small_environment import small
 
 from rslib import learner as learner_module
 from rslib.environment import Environment
@@ -14,22 +15,7 @@ from rslib.memory import fill
 from rslib.methods import METHODS
 from rslib.seeding import torch_rng
 
-SMALL = dict(
-    memory_size=10,
-    scenario="task",
-    n_tasks=5,
-    network="mlp",
-    hidden=16,
-    epochs=1,
-    first_epochs=1,
-    batch_size=64,
-    lr=0.01,
-)
 ETS = ((), (10,), (5, 5), (4, 3, 3))
-
-
-def small(dataset="digits", **changes) -> Environment:
-    return Environment(dataset, **{**SMALL, **changes})
 
 
 def learned(environment: Environment, path=ETS) -> Learner:
@@ -114,6 +100,35 @@ def test_training_agrees_with_a_plain_loop():
         learner.learn(counts)
     for (name, fast), slow in zip(learner.net.named_parameters(), net.parameters()):
         torch.testing.assert_close(fast, slow, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: n + m)
+
+
+class Recorded(METHODS["er"]):
+    """Experience replay by autograd: a loss of its own, so nothing is written out by hand."""
+
+    def loss(self, learner, batch):
+        return super().loss(learner, batch)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("scenario", ["task", "class", "domain"])
+@pytest.mark.parametrize("hidden, batch_size", [(16, 64), (33, 59), (256, 128)])
+def test_the_written_out_step_is_autograd_bit_for_bit(
+    monkeypatch, scenario, optimizer, hidden, batch_size
+):
+    """One other bit, and every row in every store and in results/ would be of another protocol."""
+    environment = small(
+        scenario=scenario,
+        hidden=hidden,
+        batch_size=batch_size,
+        epochs=2,
+        method_args=dict(optimizer=optimizer),
+    )
+    path = [(), (4,), (2, 3), (0, 1, 2)]
+    by_hand = learned(environment, path)
+    monkeypatch.setitem(METHODS, "er", Recorded)
+    recorded = learned(environment, path)
+    assert type(recorded.method) is Recorded
+    assert weights(by_hand) == weights(recorded)
 
 
 # -- the batches -----------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from small_environment import small
 
 from rslib import policies, search
 from rslib import tree as tree_module
-from rslib.environment import Environment
 from rslib.schedule import Schedule, ScheduleError, compositions, counts, n_actions
 from rslib.search import (
     Result,
@@ -22,23 +22,6 @@ from rslib.search import (
     search_tau,
 )
 from rslib.tree import Node, ScheduleTree
-
-SMALL = dict(
-    memory_size=10,
-    scenario="task",
-    n_tasks=5,
-    network="mlp",
-    hidden=16,
-    epochs=1,
-    first_epochs=1,
-    batch_size=64,
-    lr=0.01,
-)
-
-
-def small(dataset="digits", **changes) -> Environment:
-    return Environment(dataset, **{**SMALL, **changes})
-
 
 COMPOSITIONS = functools.cache(compositions)
 

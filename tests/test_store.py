@@ -5,38 +5,20 @@ import pickle
 import sqlite3
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from small_environment import small
+from tree_workers import bits, outcome, put_rows, start
 
 from rslib import store as store_module
 from rslib import store_cli
-from rslib.environment import Environment
 from rslib.search import mcts
 from rslib.store import UNTRAINED, Row, Store, path_from_text, path_text, read_csv
 from rslib.tree import ScheduleTree
 
-sys.path.append(str(Path(__file__).parent))
-from tree_workers import bits, outcome, put_rows, start
-
-SMALL = dict(
-    memory_size=10,
-    scenario="task",
-    n_tasks=5,
-    network="mlp",
-    hidden=16,
-    epochs=1,
-    first_epochs=1,
-    batch_size=64,
-    lr=0.01,
-)
 PATH = ((10,), (5, 5), (4, 3, 3), (3, 3, 2, 2))
-
-
-def small(dataset="digits", **changes) -> Environment:
-    return Environment(dataset, **{**SMALL, **changes})
 
 
 def random_row(draws) -> Row:

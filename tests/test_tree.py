@@ -2,12 +2,13 @@
 
 import itertools
 import random
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from small_environment import small
+from tree_workers import bits, counted_search, outcome, search, start, walk
 
 from rslib import tree as tree_module
 from rslib.environment import Environment
@@ -15,10 +16,6 @@ from rslib.schedule import Schedule, ScheduleError
 from rslib.search import bfs, mcts
 from rslib.store import UNTRAINED, Store, path_text
 from rslib.tree import NotTrained, ScheduleTree
-
-sys.path.append(str(Path(__file__).parent))
-from small_environment import small
-from tree_workers import bits, counted_search, outcome, search, start, walk
 
 KINDS = {
     "uniform": small(),

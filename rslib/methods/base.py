@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from rslib import mlp_step
+
 if TYPE_CHECKING:
     from rslib.learner import Learner
     from rslib.memory import Memory
@@ -48,6 +50,8 @@ class Method:
 
     def step(self, learner: Learner, batch: Batch) -> float:
         """One update of the network; returns the loss, whose NaN ends the training."""
+        if type(self).loss is Method.loss and learner.environment.network == "mlp":
+            return mlp_step.step(learner, batch)
         learner.optimizer.zero_grad()
         loss = self.loss(learner, batch)
         loss.backward()
