@@ -110,15 +110,20 @@ class Environment:
 
     def tasks(self) -> Scenario:
         """The sequence of tasks. Cached: trees of one environment and of its variants share it."""
-        return _scenario(
-            self.dataset,
-            self.load().fingerprint,
-            self.scenario,
-            self.n_tasks,
-            self.seed,
-            self.class_order_seed,
-            self.preset.permuted,
-            self.preset.max_train,
+        return _scenario(*self._cut)
+
+    def class_sizes(self) -> tuple[tuple[int, ...], ...]:
+        """Training samples of every class of every task. Kept for good, as a scenario is too large
+        to be: looking up what a search found needs these numbers and no image."""
+        return _class_sizes(*self._cut)
+
+    @property
+    def _cut(self) -> tuple:
+        """What the sequence of tasks depends on."""
+        preset = self.preset
+        return (
+            *(self.dataset, self.load().fingerprint, self.scenario, self.n_tasks, self.seed),
+            *(self.class_order_seed, preset.permuted, preset.max_train),
         )
 
     @property
@@ -187,3 +192,9 @@ def _scenario(name, fingerprint, kind, n_tasks, seed, class_order_seed, permuted
     return make_scenario(
         data.load(name), kind, n_tasks, seed, class_order_seed, permuted, max_train
     )
+
+
+@functools.cache
+def _class_sizes(*cut) -> tuple[tuple[int, ...], ...]:
+    labels = [task.train.y for task in _scenario(*cut).tasks]
+    return tuple(tuple(y.unique(return_counts=True)[1].tolist()) for y in labels)

@@ -8,7 +8,7 @@ thread per process: more are slower here and change the bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,9 @@ class Learner:
         self.environment = environment
         self.scenario = environment.tasks()
         self._pool_cache: dict[int, Tensor] = {}
+        self.on_step: Callable[[], None] | None = (
+            None  # called before every step; may raise to stop
+        )
         self.reset()
 
     def reset(self) -> None:
@@ -73,6 +76,8 @@ class Learner:
             self.net.train()
             self.method.begin(self, memory)
             for batch in self._batches(number, memory):
+                if self.on_step:
+                    self.on_step()
                 if not math.isfinite(self.method.step(self, batch)):
                     self.diverged = True  # NaN never heals: stop here, report, train no child
                     return

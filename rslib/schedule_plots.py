@@ -41,7 +41,7 @@ def task_accuracies(
     width = style.PAGE if min(len(panels), n_columns) > 1 else style.COLUMN
     fig, axes = style.panels(len(panels), n_columns, width, 1.9, share_y=True)
     for i, (ax, (name, matrices)) in enumerate(zip(axes, panels.items(), strict=True)):
-        _draw_accuracies(ax, matrices, name)
+        draw_accuracies(ax, matrices, name)
         if replay_at and name in replay_at:
             ax.axvline(replay_at[name], color="black", linewidth=1.2, zorder=1.5)
         ax.set_xlabel("after task")
@@ -100,7 +100,7 @@ def accuracy_and_bubbles(
     lowest = min(np.nanmin(_learned(m)) for m, _ in runs.values()) * 100
     for i, (name, (matrix, schedule)) in enumerate(runs.items()):
         above, below = axes[i], axes[n + i]
-        _draw_accuracies(above, matrix, name)
+        draw_accuracies(above, matrix, name)
         above.set_ylim(max(0, lowest - 4), 102)
         above.set_xlabel("after task")
         if schedule is None:
@@ -292,7 +292,7 @@ def _learned(matrices: ArrayLike) -> np.ndarray:
     return np.where(unseen, np.nan, a)
 
 
-def _draw_accuracies(ax: Axes, matrices: ArrayLike, name: str) -> None:
+def draw_accuracies(ax: Axes, matrices: ArrayLike, name: str) -> None:
     seen = _learned(matrices)
     n_tasks = seen.shape[-1]
     many = n_tasks > style.MANY_TASKS

@@ -166,9 +166,13 @@ def mcts(
     iterations: int = 100,
     seed: int | None = None,
     progress: bool = False,
-    on_rollout: Callable[[int, Node], None] | None = None,
+    on_rollout: Callable[[int, Node, int], None] | None = None,
 ) -> Result:
-    """Monte Carlo tree search for a schedule (paper Section 3.2 and Appendix A.1)."""
+    """Monte Carlo tree search for a schedule (paper Section 3.2 and Appendix A.1).
+
+    `on_rollout` hears of every rollout: its number from 0, its leaf, and how many compositions of
+    the way there the search chose itself (the rest was drawn).
+    """
     if iterations < 1:
         raise ValueError(f"MCTS needs at least one rollout, got {iterations}")
     draws = derived_rng(tree.environment.seed if seed is None else seed, "mcts")
@@ -182,7 +186,7 @@ def mcts(
             search_node.best = max(search_node.best, reward)
         nodes.append(node)
         if on_rollout:
-            on_rollout(i, node)
+            on_rollout(i, node, len(visited) - 1)
     return _best("mcts", "MCTS", nodes, tree.trained - before)
 
 

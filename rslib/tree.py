@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,14 @@ class Node:
     path: tuple[Composition, ...]
     val: np.ndarray  # (t+1, T) validation accuracies; row 0 (untrained) and unseen tasks are NaN
     test: np.ndarray  # (t+1, T) test accuracies; row 0 is the untrained network
+
+    @classmethod
+    def from_rows(
+        cls, environment: Environment, path: tuple[Composition, ...], rows: Mapping[str, Row]
+    ) -> Node:
+        found = [rows[text] for text in _way_to(path)]
+        val, test = (np.array([getattr(row, kind) for row in found]) for kind in ("val", "test"))
+        return cls(environment, path, val, test)
 
     @property
     def depth(self) -> int:
@@ -75,6 +83,11 @@ class Node:
         return f"after task {self.depth} of {self.environment.n_tasks}: {state}"
 
 
+def _way_to(path: tuple[Composition, ...]) -> list[str]:
+    """The path texts of the untrained network and of every node down to the end of a path."""
+    return [UNTRAINED] + [path_text(path[:i]) for i in range(len(path) + 1)]
+
+
 class NotTrained(LookupError):
     """A node that is not known, in a tree that may only look up."""
 
@@ -104,6 +117,7 @@ class ScheduleTree:
         self._rows: dict[str, Row] = store.rows(environment.key) if store else {}
         self._snapshots = _Snapshots(ram_limit)
         self._children: dict[int, list[Composition]] = {}  # listing them takes long: once each
+        self.on_step: Callable[[], None] | None = None  # called at every step; may raise to stop
         self._learner: Learner | None = None
         self._at: tuple[Composition, ...] | None = None  # where the learner stands; None: untrained
 
@@ -117,10 +131,10 @@ class ScheduleTree:
     def _available(self) -> list[int]:
         """Pools take as many of every class as they can: a rare class makes them shorter."""
         environment, available = self.environment, []
-        for task in environment.tasks().tasks:
-            per_class = -(-environment.pool_size // len(task.train.y.unique()))
-            held = task.train.y.unique(return_counts=True)[1].clamp(max=per_class).sum()
-            available.append(min(environment.pool_size, int(held)) - environment.base)
+        for sizes in environment.class_sizes():
+            per_class = -(-environment.pool_size // len(sizes))
+            held = sum(min(size, per_class) for size in sizes)
+            available.append(min(environment.pool_size, held) - environment.base)
         return available
 
     def budget(self, k: int) -> int:
@@ -145,24 +159,21 @@ class ScheduleTree:
     def walk(self, path: Iterable[Iterable[int]] | Schedule = ()) -> Node:
         """The node at the end of a path: looked up where it is known, trained where it is not."""
         path = self._checked(path)
-        texts = [UNTRAINED] + [path_text(path[:i]) for i in range(len(path) + 1)]
-        for depth, text in enumerate(texts):
+        for depth, text in enumerate(_way_to(path)):
             if self._row(text) is None:
                 self._train(path, depth)
                 break
-        rows = [self._rows[text] for text in texts]
-        return Node(
-            self.environment,
-            path,
-            np.array([row.val for row in rows]),
-            np.array([row.test for row in rows]),
-        )
+        return Node.from_rows(self.environment, path, self._rows)
 
     def known(self, path: Iterable[Iterable[int]] | Schedule) -> bool:
         """Whether walking this path needs no training."""
-        path = self._checked(path)
-        texts = [UNTRAINED] + [path_text(path[:i]) for i in range(len(path) + 1)]
-        return all(self._row(text) is not None for text in texts)
+        return all(self._row(text) is not None for text in _way_to(self._checked(path)))
+
+    def rows(self) -> dict[str, Row]:
+        """Every row known now by path text, those that other processes have stored meanwhile too."""
+        if self.store:
+            self._rows |= self.store.rows(self.environment.key)
+        return dict(self._rows)
 
     def _checked(self, path: Iterable[Iterable[int]] | Schedule) -> tuple[Composition, ...]:
         path = checked_path(path.compositions if isinstance(path, Schedule) else path)
@@ -221,6 +232,7 @@ class ScheduleTree:
         """The learner at the deepest ancestor of depth `missing - 1` or less that can be had."""
         if self._learner is None:
             self._learner = Learner(self.environment)
+        self._learner.on_step = self.on_step
         for depth in range(missing - 1, 0, -1):
             node = path[: depth - 1]
             if self._at == node:

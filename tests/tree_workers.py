@@ -64,7 +64,7 @@ def search(pipe, spec: dict, folder: str, rollouts: int) -> None:
     tree = ScheduleTree(Environment.from_spec(spec), Store(folder, shipped=None))
     trained = 0
 
-    def report(i: int, node: Node) -> None:
+    def report(i: int, node: Node, depth: int) -> None:
         nonlocal trained
         if tree.trained > trained:
             pipe.send(i)

@@ -1,0 +1,162 @@
+"""You are the scheduler: the state of a game of `play`, without its controls.
+
+At every task the memory is shared out over the old tasks and the network trained; moves can be taken
+back, and what the tree knows is there at once. Training runs in one thread of its own, in which the
+tree lives (neither a learner nor a connection can be shared by threads); every answer is a `Future`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from rslib import schedule, search
+from rslib.environment import Environment
+from rslib.schedule import Composition, Schedule
+from rslib.store import Store
+from rslib.tree import Node, ScheduleTree
+from rslib.widgets.growth import Growth
+from rslib.widgets.records import Record
+
+
+class Cancelled(Exception):
+    """The training was stopped by hand; nothing of it is kept."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One line of the final score."""
+
+    name: str
+    node: Node | None  # None: not known here
+    note: str = ""
+
+
+def share_out(
+    counts: Sequence[int], changed: int, value: int, available: Sequence[int], total: int
+) -> Composition:
+    """The counts after one of them was set: the others give or take, so that the sum stays.
+
+    They keep their proportions to each other as far as whole samples and pools allow; where all of
+    them were zero they share equally.
+    """
+    others = [i for i in range(len(counts)) if i != changed]
+    room = sum(available[i] for i in others)
+    value = min(max(value, total - room, 0), available[changed], total)
+    weights = [counts[i] for i in others]
+    if not any(weights):
+        weights = [1] * len(others)
+    rest = schedule.counts(weights, total - value, [available[i] for i in others]) if others else ()
+    shared = dict(zip(others, rest, strict=True)) | {changed: value}
+    return tuple(shared[i] for i in range(len(counts)))
+
+
+class Game:
+    """A walk through one environment's schedule tree, one move per task."""
+
+    def __init__(self, environment: Environment, store: Store | None):
+        self.environment, self.n_tasks = environment, environment.n_tasks or 0
+        self.node: Node | None = None  # None until task 1 is learned
+        self.steps = 0  # done by the training that is going on
+        self._store = store  # only its place: the thread opens its own
+        self._cancelled = threading.Event()
+        self._thread = ThreadPoolExecutor(1, "rslib-play")
+        self._tree: ScheduleTree | None = None
+        self.available: list[int] = []  # samples per task; known when task 1 is learned
+
+    # -- moves -------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> tuple[Composition, ...]:
+        return self.node.path if self.node else ()
+
+    @property
+    def next_task(self) -> int:
+        """The task to learn next; beyond the last one when the game is over."""
+        return len(self.path) + 2 if self.node else 1
+
+    @property
+    def over(self) -> bool:
+        return self.node is not None and self.node.complete
+
+    @property
+    def total(self) -> int:
+        """How many samples are to be shared out now: M, or all there are where they are fewer."""
+        k = self.next_task - 1
+        return min(self.environment.budget(k), sum(self.available[:k]))
+
+    def equal_shares(self) -> Composition:
+        k = self.next_task - 1
+        return schedule.counts([1] * k, self.total, self.available[:k])
+
+    def change(self, counts: Sequence[int], changed: int, value: int) -> Composition:
+        k = self.next_task - 1
+        return share_out(counts, changed, value, self.available[:k], self.total)
+
+    def train(self, composition: Composition | None = None) -> Future[Node]:
+        """Learn the next task replaying this; without a composition, task 1."""
+        self._cancelled.clear()
+        path = () if composition is None else (*self.path, tuple(composition))
+        return self._thread.submit(self._walk, path)
+
+    def _walk(self, path: tuple[Composition, ...]) -> Node:
+        if self._tree is None:
+            store = Store(self._store.folder, self._store.shipped) if self._store else None
+            self._tree = ScheduleTree(self.environment, store)
+            self._tree.on_step = self._count
+        self.steps = 0
+        node = self._tree.walk(path)
+        self.available = self._tree.available(self.n_tasks - 1)
+        self.node = node
+        return node
+
+    def _count(self) -> None:
+        self.steps += 1
+        if self._cancelled.is_set():
+            raise Cancelled
+
+    def cancel(self) -> None:
+        """Stop the training that is going on, before its next step."""
+        self._cancelled.set()
+
+    def back(self) -> Composition | None:
+        """Take the last move back; returns it, so that it can be changed and tried again."""
+        if self.node is None or not self.path:
+            return None
+        last, t = self.path[-1], self.node.depth
+        self.node = Node(self.environment, self.path[:-1], self.node.val[:t], self.node.test[:t])
+        return last
+
+    @property
+    def schedule(self) -> Schedule:
+        """Your moves so far."""
+        return Schedule(self.path)
+
+    # -- the score ---------------------------------------------------------------------------------
+
+    def standings(self) -> Future[list[Standing]]:
+        """You, ETS, MCTS and the best known schedule; trains ETS if it has to."""
+        self._cancelled.clear()
+        return self._thread.submit(self._standings, self.node)
+
+    def _standings(self, yours: Node | None) -> list[Standing]:
+        assert self._tree is not None
+        ets = search.run_policy(self._tree, "ets").node
+        grown = Growth(self._tree)
+        mcts = Standing("MCTS", None, "not searched yet: rslib.mcts(tree, 20)")
+        if len(grown):
+            mcts = Standing("MCTS", grown.best, f"{len(grown)} rollouts")
+        record = Record.of(self._tree)
+        best = max(record.nodes.values(), key=lambda node: node.acc)
+        return [
+            Standing("You", yours),
+            Standing("ETS", ets, "equal shares"),
+            mcts,
+            Standing("Best known", best, f"by test, of {len(record)} schedules"),
+        ]
+
+    def close(self) -> None:
+        self.cancel()
+        self._thread.shutdown(wait=False, cancel_futures=True)
