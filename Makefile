@@ -51,8 +51,8 @@ lint: .venv/.installed ## ruff (notebooks too) and pyright
 bench: .venv/.installed ## speed, as ratios within one run
 	$(PY) -m rslib.bench
 
-lab: .venv/.installed ## JupyterLab
-	.venv/bin/jupyter lab notebooks
+lab: .venv/.installed ## JupyterLab, at a page with the notebooks and the widgets
+	.venv/bin/jupyter lab --notebook-dir . notebooks/start.ipynb
 
 data: .venv/.installed ## fetch a dataset: DATASET=mnist
 	$(PY) -m rslib.data get $(DATASET)

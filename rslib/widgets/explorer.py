@@ -26,6 +26,7 @@ class Explorer(panel.Panel):
         self.told = panel.told("", "rslib-rollout")
         self.picture = panel.told("")
         super().__init__([self.rollout, self.told, self.picture])
+        self.add_class("rslib-explore")
         self.rollout.observe(lambda event: self._draw(), "value")
         self._draw()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,9 @@ _SIDES = ("A", "B")
 def inspect_schedule(what: Result | ScheduleTree | Store | None = None) -> Inspector:
     """Look at schedules: a result's, a tree's, or (without an argument) those in your store."""
     if isinstance(what, ScheduleTree):
-        return Inspector(what.store, Record.of(what))
+        return Inspector(what.store, lambda: Record.of(what))
     if isinstance(what, Result):
-        return Inspector(Store(), _with_result(what), what)
+        return Inspector(Store(), lambda: _with_result(what), what)
     if what is None or isinstance(what, Store):
         return Inspector(what or Store())
     raise TypeError(f"inspect_schedule takes a Result, a ScheduleTree or a Store, got {what!r}")
@@ -40,14 +41,19 @@ class Inspector(panel.Panel):
     """Dataset, settings and seed from the store; schedules A and B; one task at a time."""
 
     def __init__(
-        self, store: Store | None, record: Record | None = None, result: Result | None = None
+        self,
+        store: Store | None,
+        given: Callable[[], Record] | None = None,
+        result: Result | None = None,
     ):
-        self.library = Library(store, record)
+        self._store, self._given = store, given
+        self.library = Library(store, given() if given else None)
         self.record: Record = Record.none()
         self._result = result
         self.dataset = panel.dropdown("Dataset")
         self.settings = panel.dropdown("Settings")
         self.seed = panel.dropdown("Seed")
+        self.refresh = panel.button("Refresh", "look into the store again")
         self.left = panel.dropdown("Schedule A", width="380px")
         self.right = panel.dropdown("Schedule B", width="380px")
         self.task = panel.slider("Task", 1, 2, 1)
@@ -58,7 +64,7 @@ class Inspector(panel.Panel):
         self._all = (self.dataset, self.settings, self.seed, self.left, self.right, self.task)
         super().__init__(
             [
-                panel.row(self.dataset, self.settings, self.seed),
+                panel.row(self.dataset, self.settings, self.seed, self.refresh),
                 panel.row(self.left, self.right),
                 self.summary,
                 panel.row(*self.pictures),
@@ -67,15 +73,28 @@ class Inspector(panel.Panel):
                 self.step,
             ]
         )
-        self._busy = True  # while one control changes others: a single drawing follows
-        if self.library.start:
-            title, settings, seed = self.library.start
+        self.add_class("rslib-inspect")
+        self._busy = False  # True while one control changes others: a single drawing follows
+        self._begin(self.library.start)
+        for control in self._all:
+            control.observe(self._changed, "value")
+        self.refresh.on_click(lambda _: self._look_again())
+
+    def _begin(self, where: tuple[str, str, int] | None) -> None:
+        """All lists anew, standing at one environment; None: there is none."""
+        self._busy = True
+        if where:
+            title, settings, seed = where
             _refill(self.dataset, self.library.datasets(), title)
             _refill(self.settings, self.library.settings(title), settings)
             _refill(self.seed, self.library.seeds(title, settings), seed)
-        for control in self._all:
-            control.observe(self._changed, "value")
         self._offer(self.seed)
+
+    def _look_again(self) -> None:
+        """What has been evaluated since; the environment that is shown stays."""
+        here: Any = (self.dataset.value, self.settings.value, self.seed.value)
+        self.library = Library(self._store, self._given() if self._given else None)
+        self._begin(here if all(v is not None for v in here) else self.library.start)
 
     # -- what is chosen ----------------------------------------------------------------------------
 
@@ -197,8 +216,7 @@ class Inspector(panel.Panel):
             caption = (
                 f"{side}: learning task {task}; ACC of the tasks seen {_mean(now.after, task)}"
             )
-            scrolled = f"<div style='overflow-x:auto'>{panel.table(head, body, caption)}</div>"
-            parts.append(scrolled + self._images(node, task))
+            parts.append(panel.table(head, body, caption) + self._images(node, task))
         return "".join(f"<div class='side-{s}'>{p}</div>" for s, p in zip(_SIDES, parts))
 
     def _images(self, node: Node, task: int) -> str:

@@ -67,7 +67,7 @@ def button(label: str, hint: str, style: str = "") -> ipywidgets.Button:
 
 def told(text: str, name: str = "") -> HTML:
     """A place for words; `name` is what a test or a style sheet finds it by."""
-    place = HTML(text)
+    place = HTML(text, layout=Layout(max_width="100%", overflow="auto"))  # scrolls by itself
     if name:
         place.add_class(name)
     return place
@@ -76,14 +76,16 @@ def told(text: str, name: str = "") -> HTML:
 def table(head: Iterable[str], body: Iterable[Iterable[str]], caption: str) -> str:
     """A small table; cells are text that is already safe (use `percent`, `change`, `html.escape`)."""
     cells = "".join(f"<th scope='col' style='padding:0 .6em'>{c}</th>" for c in head)
+    css = "padding:0 .6em;text-align:right;white-space:nowrap"
     rows = "".join(
-        "<tr>"
-        + "".join(f"<td style='padding:0 .6em;text-align:right'>{c}</td>" for c in r)
-        + "</tr>"
-        for r in body
+        "<tr>" + "".join(f"<td style='{css}'>{c}</td>" for c in line) + "</tr>" for line in body
     )
-    title = f"<caption style='text-align:left'>{html.escape(caption)}</caption>"
-    return f"<table>{title}<tr>{cells}</tr>{rows}</table>"
+    words = html.escape(caption)
+    # Above the table, not a <caption> in it, which would be as narrow as the table.
+    return (
+        f"<div style='line-height:1.6'><div>{words}</div>"
+        f"<table aria-label='{words}'><tr>{cells}</tr>{rows}</table></div>"
+    )
 
 
 def percent(value: float) -> str:

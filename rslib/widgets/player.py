@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import html
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 
 from ipywidgets import Layout, Textarea
@@ -19,6 +19,7 @@ from rslib.widgets.game import Cancelled, Game
 from rslib.widgets.records import step
 
 _DEFAULT = object()
+_FIRST = "Learning task 1 …"
 
 
 def play(environment: Environment | ScheduleTree | str = "digits", store: Any = _DEFAULT) -> Player:
@@ -71,13 +72,14 @@ class Player(panel.Panel):
                 self.picture,
             ]
         )
+        self.add_class("rslib-play")
         self._busy = False
         self.pending: Future | None = None  # what is going on in the game's thread
         self.train.on_click(lambda _: self._train())
         self.equal.on_click(lambda _: self._set(self.game.equal_shares()))
         self.back.on_click(lambda _: self._back())
         self.cancel.on_click(lambda _: self.game.cancel())
-        self._start(self.game.train(), "Learning task 1 …", self._trained)
+        self._start(self.game.train(), _FIRST, self._trained, patience=2)
 
     @property
     def schedule(self):
@@ -86,10 +88,15 @@ class Player(panel.Panel):
 
     # -- what goes on in the game's thread ---------------------------------------------------------
 
-    def _start(self, job: Future, words: str, then: Callable[[Any], None]) -> None:
+    def _start(
+        self, job: Future, words: str, then: Callable[[Any], None], patience: float = 0
+    ) -> None:
         self.pending = job
         self._enable(False)
         self.told.value = f"<p>{html.escape(words)}</p>"
+        if wait([job], patience).done:  # a static copy of the panel then shows more than words
+            self._finished(job, then)
+            return
         job.add_done_callback(lambda done: self._on_loop(self._finished, done, then))
 
     def _on_loop(self, function: Callable, *arguments) -> None:
@@ -118,7 +125,7 @@ class Player(panel.Panel):
 
     def _train(self) -> None:
         if self.game.node is None:
-            self._start(self.game.train(), "Learning task 1 …", self._trained)
+            self._start(self.game.train(), _FIRST, self._trained)
         else:
             job = self.game.train(self.composition)
             self._start(job, f"Learning task {self.game.next_task} …", self._trained)
@@ -202,7 +209,7 @@ class Player(panel.Panel):
         acc = f"<b>ACC <span class='acc'>{panel.percent(node.acc)}</span></b>"
         caption = f"What learning task {node.depth} did (test accuracy)"
         table = panel.table(["", *(f"task {i}" for i in old)], body, caption)
-        self.step.value = f"<div style='overflow-x:auto'>{table}</div><p>{acc} so far</p>"
+        self.step.value = f"{table}<p>{acc} so far</p>"
         alt = f"accuracies and schedule after task {node.depth}"
         self.picture.value = pictures.as_html(self.figure, alt)
 

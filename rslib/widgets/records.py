@@ -147,10 +147,12 @@ class Library:
         self._found: dict[str, dict[str, dict[int, str]]] = {}  # dataset, settings, seed: key
         self._given = {given.environment.key: given} if given else {}
         self._specs = store.environments() if store else {}
-        self.start: tuple[str, str, int] | None = None  # what to show first
-        for key, spec in self._specs.items():
+        self.start: tuple[str, str, int] | None = None  # what to show first: the given, or the
+        own = store.sizes()[0] if store else {}  # one that most of the store's own rows are of
+        for key, spec in sorted(self._specs.items(), key=lambda item: -own.get(item[0], 0)):
             try:
-                self._add(Environment.from_spec(spec), key)
+                place = self._add(Environment.from_spec(spec), key)
+                self.start = self.start or place
             except (ValueError, TypeError, data.DataError):
                 continue  # of a method or a file that this machine does not have
         for key, record in self._given.items():
@@ -162,7 +164,6 @@ class Library:
         if by_settings.get(text, {}).get(seed, key) != key:
             text = f"{text} ({key[:6]})"  # they differ in something not said, such as epochs
         by_settings.setdefault(text, {})[seed] = key
-        self.start = self.start or (title, text, seed)
         return title, text, seed
 
     def datasets(self) -> list[str]:
