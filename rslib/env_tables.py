@@ -231,6 +231,8 @@ def live_tree(environment: Any, store: Any = None) -> Any:
 
 def in_processes(work: Callable, jobs: Sequence[tuple], workers: int, title: str) -> list:
     """`work(*job)` for every job, in order; one thread per process, one process per core."""
+    if not jobs:
+        return []
     with tqdm(total=len(jobs), desc=title) as bar:
         if workers <= 1 or len(jobs) <= 1:
             return [(work(*job), bar.update())[0] for job in jobs]

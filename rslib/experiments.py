@@ -16,7 +16,7 @@ import statistics
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -120,10 +120,11 @@ def run_cells(
 def _known(cells: list[Cell], store: Store) -> dict[int, dict[str, Any]]:
     """The rows, by number, of the cells that need no training; trouble is left to the workers."""
     found = {}
+    find = _finder(store)
     for i, cell in enumerate(cells):
         start = time.perf_counter()
         try:
-            found[i] = row(cell, result(cell, store))
+            found[i] = row(cell, find(cell))
         except Exception:
             continue
         found[i]["seconds"] = time.perf_counter() - start
@@ -132,11 +133,11 @@ def _known(cells: list[Cell], store: Store) -> dict[int, dict[str, Any]]:
 
 def look_up(cells: Iterable[Cell], store: Store | None = None) -> pd.DataFrame:
     """The rows of those cells whose results are all there; nothing is trained."""
-    store = store or Store()
+    find = _finder(store or Store())
     found = []
     for cell in cells:
         try:
-            found.append(row(cell, result(cell, store)))
+            found.append(row(cell, find(cell)))
         except NotTrained:
             continue
     return pd.DataFrame(found)
@@ -144,19 +145,33 @@ def look_up(cells: Iterable[Cell], store: Store | None = None) -> pd.DataFrame:
 
 def result(cell: Cell, store: Store | None = None) -> search.Result:
     """A finished cell's whole result: schedules and accuracy matrices, every rollout of a search."""
-    tree = ScheduleTree(cell.environment, store or Store(), frozen=True)
-    return search.run(tree, cell.policy, cell.rollouts)
+    return _finder(store or Store())(cell)
+
+
+def _finder(store: Store) -> Callable[[Cell], search.Result]:
+    """Finds results one after the other; cells of one environment share its tree, read once."""
+    trees: dict[Environment, ScheduleTree] = {}
+
+    def find(cell: Cell) -> search.Result:
+        environment = cell.environment
+        if environment not in trees:
+            trees[environment] = ScheduleTree(environment, store, frozen=True)
+        tree = trees[environment]
+        tree.walk()  # nothing there at all: said before a search has made any plans
+        return search.run(tree, cell.policy, cell.rollouts)
+
+    return find
 
 
 def forecast(cells: Iterable[Cell], store: Store | None = None, n_jobs: int = 1) -> str:
     """How long the cells will take: trainings still to be done (at most) times a timed step."""
-    store = store or Store()
+    find = _finder(store or Store())
     trainings, seconds = 0.0, 0.0
     cost: dict[tuple, float] = {}
     for cell in cells:
         environment = cell.environment
         try:
-            result(cell, store)
+            find(cell)
         except NotTrained:
             kind = (environment.dataset, environment.method, environment.memory_size)
             if kind not in cost:

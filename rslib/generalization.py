@@ -9,6 +9,7 @@ embedded data in minutes). Policies are saved one by one, so a killed run goes o
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import tempfile
 import time
@@ -21,16 +22,10 @@ from typing import Any
 import pandas as pd
 
 from rslib import a2c, dqn, presets_rl, scoring
-from rslib.env_tables import (
-    from_tree,
-    in_processes,
-    live_tree,
-    load_tables,
-    parse_seeds,
-    policy_environment,
-)
+from rslib.env_tables import from_tree, in_processes, load_tables, parse_seeds, policy_environment
 from rslib.propose import LearnedPolicy, Policy
 from rslib.table_tree import Table
+from rslib.tree import NotTrained, ScheduleTree
 
 AGENTS = {"dqn": dqn.train, "a2c": a2c.train}
 
@@ -69,7 +64,7 @@ class Result:
 def train_policy(agent: Agent, seed: int, path: str | Path, progress: bool = True) -> Path:
     """Train one policy and save it with its learning curve; one that is there is kept."""
     path = Path(path)
-    if path.exists() and _same(LearnedPolicy.from_file(path), agent, seed):
+    if _trained(path, agent, seed):
         return path
     policy, curve = AGENTS[agent.name](agent.tables, agent.args, seed, progress)  # type: ignore
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,8 +72,11 @@ def train_policy(agent: Agent, seed: int, path: str | Path, progress: bool = Tru
     return policy.save(path)  # last: a policy on disk is a finished one
 
 
-def _same(policy: LearnedPolicy, agent: Agent, seed: int) -> bool:
-    """Trained with these arguments on these environments? (How often it logged moves nothing.)"""
+def _trained(path: Path, agent: Agent, seed: int) -> bool:
+    """Is the file a policy with these arguments on these environments? (Logging moves nothing.)"""
+    if not path.exists():
+        return False
+    policy = LearnedPolicy.from_file(path)
     wanted = {
         "agent": agent.name,
         "seed": seed,
@@ -95,19 +93,16 @@ def train_policies(
     agents: Sequence[Agent], n_seeds: int, folder: str | Path, workers: int = 1
 ) -> tuple[dict[str, list[LearnedPolicy]], pd.DataFrame]:
     """n_seeds policies of every agent, by label, with all learning curves."""
-    paths = [
-        Path(folder) / f"{agent.name}_{seed}.pt" for agent in agents for seed in range(n_seeds)
+    jobs = [
+        (agent, seed, Path(folder) / f"{agent.name}_{seed}.pt")
+        for agent in agents
+        for seed in range(n_seeds)
     ]
-    jobs = [(agent, seed) for agent in agents for seed in range(n_seeds)]
-    in_processes(
-        train_policy,
-        [(*job, path, workers <= 1) for job, path in zip(jobs, paths, strict=True)],
-        workers,
-        "policies",
-    )
+    left = [(*job, workers <= 1) for job in jobs if not _trained(job[2], job[0], job[1])]
+    in_processes(train_policy, left, workers, "policies")
     policies: dict[str, list[LearnedPolicy]] = {}
     curves = []
-    for (_, seed), path in zip(jobs, paths, strict=True):
+    for _, seed, path in jobs:
         policy = LearnedPolicy.from_file(path)
         policies.setdefault(policy.label, []).append(policy)
         for point in json.loads(path.with_suffix(".json").read_text()):
@@ -161,15 +156,28 @@ def first_of_each(pairs: Sequence[tuple[str, int]], n: int) -> list[tuple[str, i
     return [pair for name in names for pair in mine[name][: n // len(names)]]
 
 
-def prepare(environment: Any, store: Any) -> Table:
+def prepare(environment: Any, store: Any, frozen: bool = False) -> Table:
     """Every schedule of a tree, and what the heuristics want beyond the action space: afterwards
     all of it is in the store. One environment per process."""
-    tree = live_tree(environment, store)
+    tree = ScheduleTree(environment, store, frozen=frozen)
     table = from_tree(tree)
     for rule in scoring.HEURISTICS:
         for tau in presets_rl.TAU_GRID:
             scoring.play(tree, Policy.load(f"{rule}:{tau}"))
     return table
+
+
+def prepare_all(environments: Sequence[Any], store: Any, workers: int) -> list[Table]:
+    """`prepare` for each. What is in the store is looked up here: starting processes for it would
+    take longer than reading it."""
+    found: dict[int, Table] = {}
+    for i, environment in enumerate(environments):
+        with contextlib.suppress(NotTrained):
+            found[i] = prepare(environment, store, frozen=True)
+    left = [i for i in range(len(environments)) if i not in found]
+    jobs = [(environments[i], store) for i in left]
+    found |= zip(left, in_processes(prepare, jobs, workers, "trees"), strict=True)
+    return [found[i] for i in range(len(environments))]
 
 
 def run_live(
@@ -200,9 +208,9 @@ def run_live(
     wanted = sorted({pair for pairs in lists.values() for pair in pairs} | set(held_out))
     n_tasks = n_tasks or (presets_rl.QUICK_TASKS if quick else None)
     environments = {(name, seed): policy_environment(name, seed, n_tasks) for name, seed in wanted}
-    jobs = [(environment, store) for environment in environments.values()]
-    tables = dict(zip(wanted, in_processes(prepare, jobs, workers, "trees"), strict=True))
-    trees = {pair: live_tree(environment, store) for pair, environment in environments.items()}
+    built = prepare_all(list(environments.values()), store, workers)
+    tables = dict(zip(environments, built, strict=True))
+    trees = {pair: ScheduleTree(environment, store) for pair, environment in environments.items()}
     n_tau = presets_rl.TAU_ENVIRONMENTS.get(
         (experiment, dataset), presets_rl.TAU_ENVIRONMENTS_DEFAULT
     )

@@ -7,6 +7,7 @@ the widget views are dropped before converting, so that the figure beside them i
 from __future__ import annotations
 
 import base64
+import functools
 import html
 import re
 import sys
@@ -34,16 +35,21 @@ def write_html(notebook: Path) -> Path:
     for cell in node.cells:
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(WIDGET, None)
-    exporter = HTMLExporter(template_name="lab", embed_images=True)
-    exporter.exclude_input_prompt = exporter.exclude_output_prompt = True
-    # The template's scripts (MathJax, require.js) come from a network: empty addresses load nothing.
-    exporter.mathjax_url = exporter.require_js_url = exporter.jquery_url = ""
-    body, _ = exporter.from_notebook_node(node)
+    body, _ = _exporter().from_notebook_node(node)
     # The scripts that remain fetch more (Mermaid); a printed notebook needs none of them.
     body = re.sub(r"<script\b.*?</script>", "", body, flags=re.S)
     target = notebook.with_suffix(".html")
     write_atomically(target, body.encode())
     return target
+
+
+@functools.cache  # compiling its templates takes as long as converting a notebook
+def _exporter() -> HTMLExporter:
+    exporter = HTMLExporter(template_name="lab", embed_images=True)
+    exporter.exclude_input_prompt = exporter.exclude_output_prompt = True
+    # The template's scripts (MathJax, require.js) come from a network: empty addresses load nothing.
+    exporter.mathjax_url = exporter.require_js_url = exporter.jquery_url = ""
+    return exporter
 
 
 def write_index(executed: Path, out_dir: Path) -> Path:

@@ -14,6 +14,7 @@ import pytest
 from small_environment import small
 from tree_workers import PROCESSES
 
+from rslib import environment as environment_module
 from rslib import experiments, search
 from rslib.experiments import Cell, GridError, forecast, grid, look_up, run_cells
 from rslib.store import Store
@@ -80,6 +81,21 @@ def test_a_second_run_trains_nothing(serial):
     found = look_up(CELLS, afresh)
     same_rows(found.assign(seconds=0.0), rows)
     assert "nothing to train" in forecast(CELLS, afresh)
+
+
+def test_looking_up_reads_each_environment_once_and_cuts_no_images(serial, monkeypatch):
+    """Broken: 09_paper asks for 1,400 cells, and reading or cutting anew for each takes minutes."""
+    rows, store = serial
+    read = []
+    rows_of = Store.rows
+    monkeypatch.setattr(Store, "rows", lambda self, key: read.append(key) or rows_of(self, key))
+    monkeypatch.setattr(environment_module, "_scenario", lambda *cut: pytest.fail("cut again"))
+    same_rows(look_up(CELLS, store).assign(seconds=0.0), rows)
+    assert sorted(read) == sorted({cell.environment.key for cell in CELLS})
+    nowhere = [
+        Cell(small(seed=s), "mcts") for s in (77, 78)
+    ]  # not even their class sizes are known
+    assert not len(look_up(nowhere, store))
 
 
 def test_threads_give_the_same_rows(serial, tmp_path):

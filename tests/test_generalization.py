@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from small_environment import small
 
 from rslib import generalization, presets_rl, schedule, scoring
 from rslib.a2c import A2CArgs
@@ -14,6 +15,7 @@ from rslib.env_tables import save_tables
 from rslib.generalization import Agent
 from rslib.propose import Policy
 from rslib.scoring import CONSTANT, MEAN, ORACLE, play
+from rslib.store import Store
 from rslib.table_tree import tree_shape
 
 TINY_A2C = A2CArgs(updates=30, hidden=8)
@@ -272,6 +274,25 @@ def test_another_setting_is_not_resumed(tmp_path):
     assert path.stat().st_mtime_ns > first
 
 
+def test_what_is_known_starts_no_process(tmp_path, monkeypatch):
+    """Broken: running 07 again starts eight processes to look up what this one can read."""
+    environments = [small(seed=seed, n_tasks=3) for seed in (1, 2)]
+    store = Store(tmp_path / "s", shipped=None)
+    first = generalization.prepare_all(environments, store, workers=1)
+    agents = [Agent("a2c", TINY_A2C, first)]
+    _, curves = generalization.train_policies(agents, 2, tmp_path)
+
+    def no_work(work, jobs, workers, title):
+        assert not jobs
+        return []
+
+    monkeypatch.setattr(generalization, "in_processes", no_work)
+    again = generalization.prepare_all(environments, store, workers=2)
+    for one, two in zip(first, again, strict=True):
+        assert np.array_equal(one.val, two.val) and np.array_equal(one.test, two.test)
+    assert generalization.train_policies(agents, 2, tmp_path, workers=2)[1].equals(curves)
+
+
 def test_the_command(tmp_path, capsys):
     """Broken: the command in the README; or testing where it trained."""
     tables = save_tables([synthetic_table(4, s) for s in range(4)], tmp_path / "t.csv.gz")
@@ -323,8 +344,6 @@ def test_training_and_test_environments_never_meet():
 @pytest.mark.slow
 def test_live_trees_of_the_embedded_data(tmp_path):
     """Broken: the quick profile from scratch: trees, thresholds, policies, scores."""
-    from rslib import Store
-
     result = generalization.run_live(
         "new_task_order", "digits", Store(tmp_path / "s"), n_train=2, n_test=2, n_seeds=1
     )
