@@ -1,4 +1,4 @@
-"""Figures from result rows: ACC over memory sizes, search progress, ranks, ours beside the paper's.
+"""Figures from result rows: ACC over memory sizes and settings, progress, ranks, ours and the paper's.
 
 Every function returns a matplotlib Figure drawn at printed size; `savefig` writes it as PDF and
 PNG. What draws schedules and single runs lives in `rslib.schedule_plots` and is offered here too.
@@ -33,6 +33,7 @@ from rslib.schedule_plots import (
 from rslib.typeset import Table
 
 __all__ = [
+    "acc_by_setting",
     "acc_over_memory",
     "accuracy_and_bubbles",
     "bubble",
@@ -48,6 +49,7 @@ __all__ = [
 _METRICS = {"acc": "ACC (%)", "bwt": "BWT (%)", "fwt": "FWT (%)", "reward": "validation ACC (%)"}
 _BASELINES = ("BFS", "ETS", "Random", "Random-best", "Heur-GD", "Joint")
 _NO_MEMORY = ("Joint", "Fine-tuning")  # the same at every memory size
+BOUNDS = ("Joint", "BFS")  # what schedules are held against, not schedules themselves
 
 
 @style.styled
@@ -88,6 +90,73 @@ def acc_over_memory(
             ax.set_ylabel(_METRICS.get(metric, metric))
     style.legend_below(fig, axes, 8 if len(settings) > 1 else 4)
     return fig
+
+
+@style.styled
+def acc_by_setting(
+    rows: pd.DataFrame, by: str, paper_table: str | None = None, metric: str = "acc"
+) -> Figure:
+    """Schedules side by side within each setting (Tables 1 and 2): `by` is "selection" or "replay".
+
+    Dots are seeds, marks their mean with the population std, hollow marks the paper's mean where
+    `paper_table` has that cell. Joint is a line, BFS one across the settings it was run in.
+    """
+    datasets = list(rows.groupby("dataset", sort=False))
+    fig, axes = style.panels(len(datasets), 1, style.PAGE, 2.5)
+    for ax, (dataset, part) in zip(axes, datasets, strict=True):
+        scheduled = part[~part["label"].isin(BOUNDS)]
+        settings = list(dict.fromkeys(scheduled[by]))
+        labels = style.in_order(scheduled["label"].tolist())
+        step = 0.84 / len(labels)
+        for j, label in enumerate(labels):
+            for i, setting in enumerate(settings):
+                own = scheduled[(scheduled["label"] == label) & (scheduled[by] == setting)]
+                at = i + (j - (len(labels) - 1) / 2) * step
+                _seeds_mean_paper(ax, own, at, step, paper_table, metric)
+        for label in BOUNDS:
+            bound = part[part["label"] == label]
+            look, values = style.method(label), 100 * bound[metric].dropna()
+            if not len(values):
+                continue
+            where = [settings.index(s) for s in set(bound[by]) & set(settings)]
+            if label == "Joint" or not where:  # it replays nothing: the same in every setting
+                where = [0, len(settings) - 1]
+            ends = [min(where) - 0.5, max(where) + 0.5]
+            ax.plot(ends, [values.mean()] * 2, color=look.color, linestyle=look.linestyle, lw=1.1)
+            ax.plot([], [], color=look.color, linestyle=look.linestyle, lw=1.1, label=label)
+        for i in range(1, len(settings)):
+            ax.axvline(i - 0.5, color="#CCCCCC", linewidth=0.6)
+        ax.grid(False, axis="x")
+        ax.set_xticks(range(len(settings)), [setting_name(by, s) for s in settings])
+        ax.set_xlim(-0.5, len(settings) - 0.5)
+        ax.set(ylabel=_METRICS.get(metric, metric), title=paper.dataset_name(str(dataset)))
+    style.legend_below(fig, axes, 8)
+    return fig
+
+
+def _seeds_mean_paper(
+    ax: Axes, own: pd.DataFrame, at: float, step: float, paper_table: str | None, metric: str
+) -> None:
+    """One cell of `acc_by_setting`, in a column `step` wide around `at`."""
+    values = 100 * own[metric].dropna()
+    if not len(values):
+        return
+    label = own["label"].iloc[0]
+    look = style.method(label)
+    ax.plot(
+        [at - 0.25 * step] * len(values), values, ".", color=look.color, alpha=0.45, markersize=4,
+    )  # fmt: skip
+    ax.errorbar(
+        at, values.mean(), values.std(ddof=0), color=look.color, marker=look.marker, markersize=5,
+        linestyle="", elinewidth=0.9, label=label,
+    )  # fmt: skip
+    theirs = paper.counterpart(own.iloc[0], paper_table, label, metric) if paper_table else None
+    if theirs:
+        ax.errorbar(
+            at + 0.3 * step, theirs.mean_percent, theirs.std_percent, color=look.color,
+            marker=look.marker, markersize=4, markerfacecolor="white", linestyle="", elinewidth=0.6,
+        )  # fmt: skip
+        ax.plot([], [], "o", color="#444444", mfc="white", markersize=4, label="paper")
 
 
 @style.styled
@@ -195,7 +264,7 @@ def ours_vs_paper(table: Table, metric: str = "acc", n_columns: int = 2) -> Figu
                     mean, at, xerr=std if np.isfinite(std) else 0, marker=look.marker, markersize=4,
                     color=look.color, markerfacecolor=face, markeredgewidth=0.9, elinewidth=0.8,
                 )  # fmt: skip
-        names = [" ".join(_name(k, row[k]) for k in keys) for row in part.to_dict("records")]
+        names = [" ".join(setting_name(k, row[k]) for k in keys) for row in part.to_dict("records")]
         ax.set_yticks(range(len(part)), names)
         ax.set_ylim(len(part) - 0.5, -0.5)
         ax.set_title(paper.dataset_name(str(dataset)))
@@ -218,6 +287,7 @@ def _spread(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean - std, mean + std
 
 
-def _name(key: str, value: Any) -> str:
+def setting_name(key: str, value: Any) -> str:
+    """A setting in the paper's words: selection \"kmeans\" is k-means, memory size 10 is M=10."""
     names = {"selection": paper.SELECTIONS, "replay": paper.REPLAY_METHODS}
     return str(names.get(key, {}).get(value, f"M={value:.0f}" if key == "memory_size" else value))

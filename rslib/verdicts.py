@@ -91,6 +91,45 @@ def verdict(mean: float, paper_mean: float, paper_std: float) -> str:
     return f"{'higher' if gap > 0 else 'lower'} by {abs(gap):.2f}"
 
 
+def what_moves(table: Table, by: str) -> Words:
+    """The caption of `plots.acc_by_setting`: what is drawn, and whether the choice of schedule or of
+    setting (`by`) moves ACC more, with the cells that say so."""
+    values = table.values[table.values["metric"] == "acc"]
+    values = values[values["mean"].notna()]
+    schedules = values[~values["label"].isin(plots.BOUNDS)]
+    if not len(schedules):
+        return Words("No run of a schedule converged.")
+    seeds = _seeds(schedules["n"].min(), schedules["n"].max())
+    drawn = [f"Dots: {seeds}; marks: their mean ± standard deviation"]
+    for label in plots.BOUNDS:
+        n = values.loc[values["label"] == label, "n"]
+        drawn += [f"line: {label} ({_seeds(n.min(), n.max())})"] if len(n) else []
+    drawn += ["hollow: the paper's"] if len(schedules["paper_mean"].dropna()) else []
+    schedules = schedules.rename(columns={"label": "schedule"})
+    facts = []
+    for across, within in (("schedule", by), (by, "schedule")):
+        what = "replay method" if across == "replay" else across
+        gap, where = _widest(schedules, across, within)
+        facts.append(f"- The choice of **{what}** moves ACC by up to {gap:.2f} points: {where}.")
+    return Words("; ".join(drawn) + ".\n\n" + "\n".join(facts))
+
+
+def _seeds(least: float, most: float) -> str:
+    text = f"{most:.0f} seed" if most == 1 else f"{most:.0f} seeds"
+    return text if least == most else f"{least:.0f} to {text}"
+
+
+def _widest(values: pd.DataFrame, across: str, within: str) -> tuple[float, str]:
+    """The widest gap of means between choices of `across` at one choice of `within`, and where."""
+    found = []
+    for fixed, part in values.groupby(within, sort=False):
+        best, worst = (part.loc[part["mean"].agg(f)] for f in ("idxmax", "idxmin"))
+        ends = [f"{plots.setting_name(across, c[across])} {c['mean']:.2f} %" for c in (best, worst)]
+        where = f"with {plots.setting_name(within, fixed)}, {ends[0]} against {ends[1]}"
+        found.append((best["mean"] - worst["mean"], where))
+    return max(found, key=lambda item: item[0])
+
+
 def against_paper(table: Table, what: str) -> Table:
     """Every cell of a `summary_table(..., paper_table=...)`: ours, the paper's, and the verdict."""
     values = table.values

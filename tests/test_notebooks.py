@@ -26,8 +26,14 @@ ARTEFACTS = {
         *("figures/{d}/bubbles.png", "tables/{d}/schedule_search_welch.tex"),
     ],
     "03": ["figures/{d}/memory_size.png", "tables/{d}/memory_size.tex"],
-    "04": ["tables/{d}/memory_selection.tex", "tables/{d}/forward_transfer.csv"],
-    "05": ["tables/{d}/replay_methods.tex", "tables/{d}/replay_methods_welch.csv"],
+    "04": [
+        *("tables/{d}/memory_selection.tex", "tables/{d}/forward_transfer.csv"),
+        "figures/{d}/memory_selection.png",
+    ],
+    "05": [
+        *("tables/{d}/replay_methods.tex", "tables/{d}/replay_methods_welch.csv"),
+        "figures/{d}/replay_methods.pdf",
+    ],
     "06": ["figures/{d}/memory_usage.pdf", "tables/{d}/tiny_memory.tex"],
     "07": [
         *("tables/{d}/new_task_order.tex", "figures/{d}/policy_schedules.png"),

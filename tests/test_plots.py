@@ -56,6 +56,14 @@ def published(**kwargs):
     return tables.summary_table(rows(**kwargs), paper_table="memory_selection")
 
 
+def selections(**kwargs) -> pd.DataFrame:
+    """The rows of Table 1: every schedule under every selection; Joint and BFS once."""
+    parts = [rows(**kwargs).assign(selection=name) for name in paper.SELECTIONS]
+    frame = pd.concat(parts, ignore_index=True)
+    bounds = frame["label"].isin(["Joint", "BFS"]) & (frame["selection"] != "uniform")
+    return frame[~bounds]
+
+
 FIGURES = {
     "figure 1": lambda: plots.task_accuracies(
         {f"replay at {k}": matrix(5, 3) for k in (2, 3, 4, 5)}, {f"replay at {k}": k for k in (2, 3)}
@@ -83,6 +91,10 @@ FIGURES = {
     ),
     "memory sizes, one seed, no heuristic": lambda: plots.acc_over_memory(
         rows(labels=("ETS", "MCTS"), sizes=(2, 10), seeds=1)
+    ),
+    "settings": lambda: plots.acc_by_setting(selections(), "selection", "memory_selection"),
+    "settings, one seed, two datasets": lambda: plots.acc_by_setting(
+        selections(seeds=1, datasets=("mnist", "digits"), labels=("ETS", "MCTS")), "selection"
     ),
     "progress": lambda: plots.search_progress({"MCTS": progress(5)}, rows()),
     "progress, one seed": lambda: plots.search_progress(progress(1, 1), rows(("ETS",), seeds=1)),
@@ -206,6 +218,44 @@ def test_acc_over_memory_draws_means_and_population_std():
     gaps = np.isnan(np.asarray(data["ETS"][0].get_ydata(), float))
     assert gaps.tolist() == [False, True, False]  # not run: a gap
     assert [t.get_text() for t in ax.get_xticklabels()] == ["2", "10", "50"]
+
+
+def test_acc_by_setting_draws_seeds_means_deviations_and_the_papers_value():
+    """Else a mark is not its cell of Table 1, or stands over the wrong setting."""
+    frame = selections(labels=("MCTS", "ETS", "Joint", "BFS"))
+    lost = (frame["label"] == "ETS") & (frame["selection"] == "mof")
+    frame.loc[lost, "acc"] = NAN  # did not converge: no mark
+    ax = plots.acc_by_setting(frame, "selection", "memory_selection").axes[0]
+    settings = [t.get_text() for t in ax.get_xticklabels()]
+    assert settings == ["Uniform", "k-means", "k-center", "MoF"]
+    ours, theirs = [], []
+    for c in ax.containers:
+        point = (round(float(c[0].get_xdata()[0])), c[0].get_color(), float(c[0].get_ydata()[0]))
+        half = np.ptp(c[2][0].get_segments()[0][:, 1]) / 2
+        (theirs if c[0].get_markerfacecolor() == "white" else ours).append((*point, half))
+    dots = {
+        (round(float(x.get_xdata()[0])), x.get_color()): np.sort(x.get_ydata())
+        for x in ax.get_lines()
+        if x.get_marker() == "."
+    }
+    assert len(ours) == len(theirs) == len(dots) == 7
+    for i, color, mean, half in ours:
+        label = next(m for m in ("MCTS", "ETS") if plot_style.method(m).color == color)
+        own = 100 * frame[(frame.label == label) & (frame.selection == [*paper.SELECTIONS][i])].acc
+        assert (mean, half) == pytest.approx((own.mean(), own.std(ddof=0)))
+        np.testing.assert_allclose(dots[i, color], np.sort(own))
+    published = paper.published("memory_selection", "mnist", "Uniform", "MCTS", "acc")
+    assert published and (0, plot_style.method("MCTS").color, *published[:2]) == pytest.approx(
+        theirs[0]
+    )
+    spans = {
+        plot_style.method(m).color: [
+            line.get_xdata().tolist() for line in ax.get_lines()
+            if line.get_color() == plot_style.method(m).color and len(line.get_xdata()) == 2
+        ]
+        for m in ("Joint", "BFS")
+    }  # fmt: skip
+    assert list(spans.values()) == [[[-0.5, 3.5]], [[-0.5, 0.5]]]  # BFS ran with uniform only
 
 
 def test_search_progress_draws_the_mean_over_seeds_up_to_the_shortest():

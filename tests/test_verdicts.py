@@ -33,6 +33,22 @@ def test_words_without_something_to_compare():
     assert "better on 1 of 1 seeds" in verdicts.compared(lost, against=("ETS",))
 
 
+def test_the_caption_of_a_picture_follows_its_numbers():
+    """Broken: the text says the schedule matters where the selection does, or miscounts the seeds."""
+    worse = rows(mcts=(0.90, 0.92), ets=(0.90, 0.90)).assign(selection="kmeans")
+    joint = rows()[:1].assign(label="Joint", acc=0.99)
+    both = pd.concat([rows(), worse, joint], ignore_index=True)
+    table = tables.summary_table(both, ("selection", "label"), paper_table="memory_selection")
+    said = verdicts.what_moves(table, "selection")
+    assert "Dots: 2 seeds" in said and "Joint (1 seed)" in said and "BFS" not in said
+    assert "hollow: the paper's" in said
+    assert "**schedule** moves ACC by up to 1.00 points: with k-means, MCTS 91.00 %" in said
+    assert "**selection** moves ACC by up to 7.00 points: with ETS, Uniform 97.00 % against" in said
+    lost = both.assign(acc=float("nan"), bwt=float("nan"), converged=False)
+    nothing = tables.summary_table(lost, ("selection", "label"), paper_table="memory_selection")
+    assert "No run" in verdicts.what_moves(nothing, "selection")
+
+
 def test_verdict_rule():
     """Broken: a cell is called reproduced outside the paper's mean +- 2 std, or not inside it."""
     assert verdicts.verdict(97.0, 97.93, 0.56) == "reproduced"  # 0.93 <= 1.12
