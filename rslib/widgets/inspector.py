@@ -138,8 +138,9 @@ class Inspector(panel.Panel):
             control.options = choices
         if choices:
             labels = [label for label, _ in choices]
+            others = [i for i, (_, path) in enumerate(choices) if path != choices[0][1]]
             self.left.index = 0
-            self.right.index = labels.index("ETS") if "ETS" in labels else min(1, len(labels) - 1)
+            self.right.index = labels.index("ETS") if "ETS" in labels else (others or [0])[0]
         self.task.max = record.environment.n_tasks or 2
         self.task.value = min(max(self.task.value, 2), self.task.max)
 
@@ -217,7 +218,8 @@ class Inspector(panel.Panel):
                 f"{side}: learning task {task}; ACC of the tasks seen {_mean(now.after, task)}"
             )
             parts.append(panel.table(head, body, caption) + self._images(node, task))
-        return "".join(f"<div class='side-{s}'>{p}</div>" for s, p in zip(_SIDES, parts))
+        sides = "".join(f"<div class='side-{s}'>{p}</div>" for s, p in zip(_SIDES, parts))
+        return f"<div style='display:flex;flex-wrap:wrap;column-gap:3em'>{sides}</div>"
 
     def _images(self, node: Node, task: int) -> str:
         found = self.record.replayed(node.path, task) if task > 1 else "nothing is replayed yet"

@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from rslib import plot_style as style
@@ -54,7 +55,7 @@ def _run(above: Axes, below: Axes, name: str, node: Node, task: int | None, low:
 @style.styled
 def ranking(accs: Sequence[float], marks: Mapping[str, float]) -> Figure:
     """Test ACC of every evaluated schedule, best first, with some of them marked."""
-    fig, (ax,) = style.panels(1, 1, 7.2, 1.7)
+    fig, (ax,) = style.panels(1, 1, 5.6, 1.7)
     _ranking(ax, accs, marks)
     return fig
 
@@ -67,6 +68,7 @@ def _ranking(ax: Axes, accs: Sequence[float], marks: Mapping[str, float]) -> Non
         ax.plot(rank, 100 * acc, "osD"[i % 3], color=("#0072B2", "#D55E00", "black")[i % 3],
                 label=f"{name}: {rank} of {len(ordered)}")  # fmt: skip
     ax.set(xlabel="rank by test ACC among the schedules evaluated", ylabel="ACC (%)")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.legend(loc="lower left")
 
 
@@ -95,7 +97,7 @@ def search_tree(growth: Growth, rollouts: int) -> Figure:
     nodes = growth.nodes(rollouts)
     place = _tidy(nodes)
     leader = growth.best_after(rollouts).path
-    fig, (ax,) = style.panels(1, 1, 7.2, 3.6)
+    fig, (ax,) = style.panels(1, 1, 6.2, 3.4)
     edges = [(node[:-1], node) for node in nodes if node]
     on_way = [leader[: len(child)] == child for _, child in edges]
     ax.add_collection(

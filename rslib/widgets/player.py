@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any
 
-from ipywidgets import Layout, Textarea
+from ipywidgets import Layout, Textarea, VBox
 from matplotlib.figure import Figure
 
 from rslib.environment import Environment
@@ -66,10 +66,8 @@ class Player(panel.Panel):
                 self.told,
                 self.box,
                 panel.row(self.train, self.equal, self.back, self.cancel),
-                self.step,
-                self.score,
+                panel.row(VBox([self.step, self.score]), self.picture),
                 self.copied,
-                self.picture,
             ]
         )
         self.add_class("rslib-play")
