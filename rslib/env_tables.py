@@ -236,18 +236,14 @@ def in_processes(work: Callable, jobs: Sequence[tuple], workers: int, title: str
     with tqdm(total=len(jobs), desc=title) as bar:
         if workers <= 1 or len(jobs) <= 1:
             return [(work(*job), bar.update())[0] for job in jobs]
+        from rslib.experiments import start_worker  # here: reading a table needs no torch
+
         context = get_context("spawn")  # a forked torch can deadlock
-        with ProcessPoolExecutor(workers, context, initializer=_one_thread) as pool:
+        with ProcessPoolExecutor(workers, context, start_worker) as pool:
             futures = [pool.submit(work, *job) for job in jobs]
             for future in futures:
                 future.add_done_callback(lambda _: bar.update())
             return [future.result() for future in futures]
-
-
-def _one_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)
 
 
 def _build(environment: Any, store: Any, make_tree: Callable) -> Table:

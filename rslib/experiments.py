@@ -11,6 +11,7 @@ from __future__ import annotations
 import concurrent.futures as cf
 import functools
 import math
+import multiprocessing
 import os
 import statistics
 import threading
@@ -312,10 +313,9 @@ class _executor:
             return _as_executor(self.made)
         elif self.n_jobs > 1 and self.n_cells > 1:
             # Spawned, not forked: torch's threads do not survive a fork.
-            import multiprocessing
-
             context = multiprocessing.get_context("spawn")
-            self.made = cf.ProcessPoolExecutor(min(self.n_jobs, self.n_cells), context, _one_thread)
+            n = min(self.n_jobs, self.n_cells)
+            self.made = cf.ProcessPoolExecutor(n, context, start_worker)
         else:
             self.made = _Serial()
         return self.made
@@ -338,8 +338,18 @@ def _stop_workers(pool: Any) -> None:
         process.terminate()
 
 
-def _one_thread() -> None:
+def start_worker() -> None:
+    """What every worker process does first: one torch thread, and never outlive its parent."""
     import torch
 
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
+    # A killed notebook cannot end its workers, and they would wait for work for ever.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)  # in the middle of a cell: the store keeps every finished node

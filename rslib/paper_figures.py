@@ -15,6 +15,7 @@ from pathlib import Path
 
 import nbformat
 import papermill
+from nbclient.exceptions import DeadKernelError
 
 from rslib.params import REPOSITORY
 from rslib.profiles import PROFILES
@@ -74,6 +75,8 @@ def _run(notebook: Path, dataset: str, options: argparse.Namespace) -> bool:
         error = None
     except papermill.PapermillExecutionError as caught:
         error = f"{caught.ename}: {caught.evalue}"
+    except DeadKernelError:
+        error = "its kernel died (killed, or out of memory). Run again: finished trainings are kept"
     if out.exists():
         write_html(out)
     written = _written(Path(options.out_dir), before)
