@@ -7,6 +7,7 @@ only the replayed images, and the names that need a policy to be asked, want the
 from __future__ import annotations
 
 import functools
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -99,7 +100,7 @@ class Record:
         """Every schedule with a label: those with names first, then all by validation."""
         named = [(name, path) for name, path in self.names.items() if path in self.nodes]
         ranked = [
-            (f"#{i} of {len(self)}: {path_text(path)}", path)
+            (f"#{i} of {len(self)}: {textwrap.shorten(path_text(path), 60)}", path)
             for i, path in enumerate(self.nodes, start=1)
         ]
         return named + ranked
