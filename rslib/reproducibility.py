@@ -86,7 +86,7 @@ ITEMS = [
         "08_schedule_transfer",
         _transfer,
         "schedule_transfer",
-        note="the seeds are ours: the paper's are not named",
+        note="our own schedules and draws",
     ),
     Item(
         "Tables 4, 5, Figure 5, App. D: policies",
