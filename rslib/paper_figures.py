@@ -27,10 +27,15 @@ ONCE = ("00", "07", "09")  # not one run per dataset: they choose their own, or 
 def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     folder = REPOSITORY / "notebooks"
-    notebooks = [n for n in sorted(folder.glob("[0-9][0-9]_*.ipynb")) if _wanted(n, options)]
-    if not notebooks:
-        print(f"no notebook in {folder} matches {options.notebooks!r}", file=sys.stderr)
+    notebooks = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
+    chosen = options.notebooks.split()
+    unknown = [c for c in chosen if not any(n.name.startswith(c) for n in notebooks)]
+    if unknown:
+        there = " ".join(n.stem for n in notebooks)
+        print(f"no notebook {' '.join(unknown)}; there are {there}", file=sys.stderr)
         return 2
+    if chosen:
+        notebooks = [n for n in notebooks if n.name.startswith(tuple(chosen))]
     failed, start = [], time.perf_counter()
     for notebook in notebooks:
         number = notebook.name[:2]
@@ -49,15 +54,12 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--profile", default="quick", choices=tuple(PROFILES))
     parser.add_argument("--datasets", default="", help='for example "mnist notmnist"')
     parser.add_argument("--notebooks", default="", help='for example "01 04"; default: all')
-    parser.add_argument("--out-dir", default=str(REPOSITORY), help="where figures/ and tables/ go")
-    parser.add_argument("--executed", default=str(REPOSITORY / "executed"))
+    # Absolute: a notebook runs in its own folder, not in the one this command was typed in.
+    where, folder = "where figures/ and tables/ go", os.path.abspath
+    parser.add_argument("--out-dir", default=str(REPOSITORY), help=where, type=folder)
+    parser.add_argument("--executed", default=str(REPOSITORY / "executed"), type=folder)
     parser.add_argument("--n-jobs", default=None, type=int)
     return parser.parse_args(arguments)
-
-
-def _wanted(notebook: Path, options: argparse.Namespace) -> bool:
-    chosen = options.notebooks.split()
-    return not chosen or any(notebook.name.startswith(c) for c in chosen)
 
 
 def _run(notebook: Path, dataset: str, options: argparse.Namespace) -> bool:

@@ -133,26 +133,34 @@ def check(namespace: Mapping[str, Any], notebook: str, extra: Mapping[str, Any] 
     values, or a function; their values are turned into the right type in `namespace` itself.
     """
     if "_checked" not in namespace:  # run again, the notebook's own variables are there too
-        _refuse_unknown(namespace, (*KNOWN, *extra))
-    _set(namespace, "_checked", True)
+        # A notebook's parameters are typed, so it has their names. It may lack some of KNOWN, and
+        # what it lacks would be ignored without a word.
+        mine = tuple(namespace.get("__annotations__", ())) or (*KNOWN, *extra)
+        _refuse_unknown(namespace, mine)
     given = {name: _meant(namespace.get(name)) for name in KNOWN}
     profile_name = _one_of("profile", given["profile"] or "quick", tuple(PROFILES))
     profile = PROFILES[profile_name]
     profile = replace(profile, **profile.changes.get(notebook, {}))
-    dataset = _dataset(given["dataset"])
-    memory = getattr(presets.preset(dataset), _MEMORY.get(notebook, "memory_size"))
+    seeds = _seeds(given["seeds"], profile.seeds)
+    rollouts = _whole("rollouts", given["rollouts"], profile.rollouts, least=1)
+    memory_size = _whole("memory_size", given["memory_size"], 0, least=1)
+    n_jobs = _whole("n_jobs", given["n_jobs"], os.cpu_count() or 1, least=1)
+    out_dir = _folder(given["out_dir"])
     for name, wanted in extra.items():
         _set(namespace, name, _extra(name, _meant(namespace.get(name)), wanted))
+    dataset = _dataset(given["dataset"])  # last: it may be fetched, and that takes a while
+    _set(namespace, "_checked", True)
+    own = getattr(presets.preset(dataset), _MEMORY.get(notebook, "memory_size"))
     return Parameters(
         notebook=notebook,
         dataset=dataset,
         profile_name=profile_name,
         profile=profile,
-        seeds=_seeds(given["seeds"], profile.seeds),
-        rollouts=_whole("rollouts", given["rollouts"], profile.rollouts, least=1),
-        memory_size=_whole("memory_size", given["memory_size"], memory, least=1),
-        n_jobs=_whole("n_jobs", given["n_jobs"], os.cpu_count() or 1, least=1),
-        out_dir=_folder(given["out_dir"]),
+        seeds=seeds,
+        rollouts=rollouts,
+        memory_size=memory_size or own,
+        n_jobs=n_jobs,
+        out_dir=out_dir,
     )
 
 

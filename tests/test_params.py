@@ -67,6 +67,24 @@ def test_what_cannot_be_meant_stops_with_what_is_allowed(changes, message):
     assert message in str(caught.value)
 
 
+def test_a_parameter_this_notebook_lacks_is_refused():
+    """Broken: `-p dataset mnist` on 09, which has none, is ignored and everything is shown."""
+    notebook: dict = {}
+    exec('profile: str = "smoke"\ndatasets: str = None', notebook)  # a typed parameters cell
+    known = {"extra": {"datasets": params.dataset_names}}
+    assert check(dict(notebook), "09", **known).profile_name == "smoke"
+    with pytest.raises(ParameterError, match=r"'datasets'\? Allowed: profile, datasets$"):
+        check(notebook | dict(dataset="mnist"), "09", **known)  # as papermill injects it: untyped
+
+
+def test_a_dataset_is_not_fetched_for_a_run_that_cannot_start(monkeypatch):
+    """Broken: a typing error in the seeds shows after a download instead of at once."""
+    monkeypatch.setattr(params.data, "load", lambda name: pytest.fail("loaded"))
+    for wrong in (dict(seeds="1-3"), dict(n_jobs=0), dict(out_dir=__file__), dict(memory_size=0)):
+        with pytest.raises(ParameterError):
+            given(**wrong)
+
+
 def test_false_from_the_shell_is_false():
     """Broken: `-p flag false` arrives as the string "false", which is true."""
     namespace = PARAMETERS | dict(flag="false", size="[8, 24.0]")

@@ -1,4 +1,4 @@
-"""A notebook whose kernel is killed in the middle: nothing is lost, and it goes on where it was."""
+"""`make paper-figures` when something goes wrong: killed in the middle, it goes on where it was."""
 
 import os
 import signal
@@ -137,3 +137,21 @@ def test_paper_figures_goes_on_after_a_dead_kernel(tmp_path, monkeypatch, capsys
     said = capsys.readouterr()
     assert run == ["01", "04"] and "finished trainings are kept" in said.out
     assert "FAILED: 01_single_task_replay, 04_memory_selection" in said.err
+
+
+def test_paper_figures_refuses_a_notebook_that_is_not_there(tmp_path, monkeypatch, capsys):
+    """Broken: `NOTEBOOKS="04 5"` runs 04 and says that all went well."""
+    monkeypatch.setattr(paper_figures.papermill, "execute_notebook", None)  # runs nothing
+    assert paper_figures.main(["--notebooks", "04 5"]) == 2
+    assert "no notebook 5; there are 00_quickstart" in capsys.readouterr().err
+
+
+def test_folders_are_those_of_the_command_line(tmp_path, monkeypatch):
+    """Broken: `--out-dir out` writes to notebooks/out, because that is where notebooks run."""
+    asked = {}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        paper_figures.papermill, "execute_notebook", lambda *a, **_: asked.update(a[2])
+    )
+    assert paper_figures.main(["--notebooks", "04", "--out-dir", "out", "--executed", "e"]) == 0
+    assert asked["out_dir"] == str(tmp_path / "out") and (tmp_path / "e" / "index.html").exists()
