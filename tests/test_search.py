@@ -184,7 +184,9 @@ def test_the_result_is_the_best_by_validation_with_its_own_test_accuracies():
 def test_every_rollout_is_reported_as_it_ends():
     reward, _ = structured(1)
     seen = []
-    result = mcts(MadeUp(reward), 12, on_rollout=lambda i, node, depth: seen.append((i, node.reward)))
+    result = mcts(
+        MadeUp(reward), 12, on_rollout=lambda i, node, depth: seen.append((i, node.reward))
+    )
     assert seen == list(enumerate(result.rewards))
 
 
