@@ -137,6 +137,7 @@ def test_paper_figures_goes_on_after_a_dead_kernel(tmp_path, monkeypatch, capsys
     said = capsys.readouterr()
     assert run == ["01", "04"] and "finished trainings are kept" in said.out
     assert "FAILED: 01_single_task_replay, 04_memory_selection" in said.err
+    assert not [c for c in psutil.Process().children() if "ipykernel" in str(c.cmdline())]
 
 
 def test_paper_figures_refuses_a_notebook_that_is_not_there(tmp_path, monkeypatch, capsys):
