@@ -18,7 +18,6 @@ import nbformat
 import papermill
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.utils import run_sync
-from nbclient.exceptions import DeadKernelError
 
 from rslib.params import REPOSITORY
 from rslib.profiles import PROFILES
@@ -121,8 +120,8 @@ def _run(notebook: Path, dataset: str, options: argparse.Namespace, kernel: Kern
         error = None
     except papermill.PapermillExecutionError as caught:
         error = f"{caught.ename}: {caught.evalue}"
-    except DeadKernelError:
-        error = "its kernel died (killed, or out of memory). Run again: finished trainings are kept"
+    except RuntimeError as caught:  # killed, or out of memory; before its first cell or after
+        error = f"{caught}. Run again: finished trainings are kept"
     if out.exists():
         write_html(out)
     written = _written(Path(options.out_dir), before)

@@ -135,7 +135,7 @@ def test_paper_figures_goes_on_after_a_dead_kernel(tmp_path, monkeypatch, capsys
     out = ["--out-dir", str(tmp_path), "--executed", str(tmp_path / "executed")]
     assert paper_figures.main(["--notebooks", "01 04", *out]) == 1
     said = capsys.readouterr()
-    assert run == ["01", "04"] and "finished trainings are kept" in said.out
+    assert run == ["01", "04"] and "Kernel died. Run again: finished trainings" in said.out
     assert "FAILED: 01_single_task_replay, 04_memory_selection" in said.err
     assert not [c for c in psutil.Process().children() if "ipykernel" in str(c.cmdline())]
 
