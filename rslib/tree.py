@@ -96,6 +96,7 @@ class ScheduleTree:
     """All schedules of one environment. `store=None`: this process's memory only.
 
     `frozen=True` looks up and never trains: what 09_paper uses to see which results there are.
+    `rows` are known beside the store's: those of a tree without one, say.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class ScheduleTree:
         store: Store | None = None,
         ram_limit: int = RAM_LIMIT,
         frozen: bool = False,
+        rows: Mapping[str, Row] | None = None,
     ):
         self.environment, self.store, self.frozen = environment, store, frozen
         self.n_tasks: int = environment.n_tasks or 0
@@ -115,6 +117,7 @@ class ScheduleTree:
                 f"each past class, {needed} before the last task"
             )
         self._rows: dict[str, Row] = store.rows(environment.key) if store else {}
+        self._rows |= rows or {}
         self._snapshots = _Snapshots(ram_limit)
         self._children: dict[int, list[Composition]] = {}  # listing them takes long: once each
         self.on_step: Callable[[], None] | None = None  # called at every step; may raise to stop

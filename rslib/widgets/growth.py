@@ -26,8 +26,7 @@ class Growth:
         self.environment = tree.environment
         self.leaves: list[Node] = []
         self.depths: list[int] = []  # how far down the search itself chose, per rollout
-        looking = ScheduleTree(tree.environment, tree.store, frozen=True)
-        looking._rows.update(tree.rows())
+        looking = ScheduleTree(tree.environment, tree.store, frozen=True, rows=tree.rows())
         try:
             search.mcts(looking, rollouts, seed, on_rollout=self._hear)
         except (NotTrained, DataError):

@@ -79,8 +79,7 @@ class Record:
         """Schedules that have a name here, such as "ETS": those whose whole way is known."""
         names: dict[str, Path_] = {}
         try:
-            tree = ScheduleTree(self.environment, self.store, frozen=True)
-            tree._rows.update(self._rows)
+            tree = ScheduleTree(self.environment, self.store, frozen=True, rows=self._rows)
             tau = studies.heuristic(self.environment.dataset, self.environment.scenario or "task")
             grown = Growth(tree)
         except (data.DataError, KeyError):
