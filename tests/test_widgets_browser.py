@@ -53,6 +53,11 @@ def percent(value: float) -> str:
     return f"{value:.2%}"
 
 
+def says(page, css: str, expected: str) -> None:
+    """A page draws the parts of a panel one after another: each is waited for, bounded, by itself."""
+    lab.wait_for_text(page, css, expected)
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """The start page, run; one server, kernel and browser for the tests below, ended after them."""
@@ -86,7 +91,7 @@ def test_you_are_the_scheduler(page):
     press(page, "Train", "keyboard")
     until(page, lambda: len(shares(page)) == 3, "task 3 to be learned")
     node = tree().walk(((10,), (7, 3)))
-    assert lab.text_of(page, f"{PLAY} .rslib-step .acc") == percent(node.acc)
+    says(page, f"{PLAY} .rslib-step .acc", percent(node.acc))
 
     press(page, "Back", "mouse")
     until(page, lambda: shares(page) == [7, 3], "the move to be taken back")
@@ -97,13 +102,12 @@ def test_you_are_the_scheduler(page):
     for equal in ([4, 3, 3], [3, 3, 2, 2], []):  # nothing to share out when all is learned
         press(page, "Train", "mouse")
         until(page, lambda now=equal: shares(page) == now, "the next task to be learned")
-    lab.wait_for_text(page, f"{PLAY} .acc-you", lambda text: text.endswith("%"))
     mine = Schedule([(10,), (0, 10), (4, 3, 3), (3, 3, 2, 2)])
-    assert lab.text_of(page, f"{PLAY} .acc-you") == percent(tree().walk(mine).acc)
-    assert lab.text_of(page, f"{PLAY} .acc-ets") == percent(run_policy(tree(), "ets").acc)
-    assert lab.text_of(page, f"{PLAY} .acc-mcts") == percent(Growth(tree()).best.acc)
+    says(page, f"{PLAY} .acc-you", percent(tree().walk(mine).acc))
+    says(page, f"{PLAY} .acc-ets", percent(run_policy(tree(), "ets").acc))
+    says(page, f"{PLAY} .acc-mcts", percent(Growth(tree()).best.acc))
     best = max(node.acc for node in Record.of(tree()).nodes.values())
-    assert lab.text_of(page, f"{PLAY} .acc-best") == percent(best)
+    says(page, f"{PLAY} .acc-best", percent(best))
     copied = page.locator(f"{PLAY} textarea").input_value()
     assert copied == f"rslib.Schedule({list(mine.compositions)})"
     assert page.problems == []
@@ -121,31 +125,37 @@ def test_inspecting_schedules(page):
     chosen.select_option(label)
     node = list(record.nodes.values())[1]
     until(page, lambda: "A: #2 of" in shown(page, INSPECT), "schedule 2")
-    assert lab.text_of(page, accs) == percent(node.acc)
+    says(page, accs, percent(node.acc))
     chosen.focus()
     for key in ("Space", "ArrowDown", "Enter"):  # by keyboard: the next one in the opened list
         page.keyboard.press(key)
     node = list(record.nodes.values())[2]
     until(page, lambda: "A: #3 of" in shown(page, INSPECT), "schedule 3")
-    assert lab.text_of(page, accs) == percent(node.acc)
-    assert f"{record.rank(node)} of {len(record)}" in shown(page, INSPECT)
+    says(page, accs, percent(node.acc))
+    rank = f"{record.rank(node)} of {len(record)}"
+    until(page, lambda: rank in shown(page, INSPECT), f"its rank, {rank}")
 
     page.locator(f"{INSPECT} .noUi-handle").focus()
     page.keyboard.press("End")
     step = f"{INSPECT} .rslib-step .side-A"
     lab.wait_for_text(page, step, lambda text: "learning task 5" in text)
-    for i in range(5):
-        assert percent(node.test[5, i]) in lab.text_of(page, step)
+    accs = [percent(acc) for acc in node.test[5]]
+    lab.wait_for_text(page, step, lambda text: all(acc in text for acc in accs))
     n_replayed = sum(n > 0 for n in node.path[-1])
     images = page.locator(f"{step} img")
-    assert images.count() == n_replayed
-    assert all(images.nth(i).evaluate("x => x.naturalWidth > 0") for i in range(n_replayed))
+    until(page, lambda: images.count() == n_replayed, "a picture of every replayed task")
+    for i in range(n_replayed):
+        until(page, lambda i=i: wider(images.nth(i), 0), f"picture {i + 1} to be drawn")
     assert page.problems == []
 
 
 def labels(select) -> list[str]:
     """As the kernel has them; the page shows them with spaces that do not break."""
     return select.evaluate("x => [...x.options].map(option => option.value)")
+
+
+def wider(image, pixels: int) -> bool:
+    return image.evaluate("x => x.naturalWidth") > pixels
 
 
 def shown(page, css: str) -> str:
@@ -160,10 +170,15 @@ def test_exploring_a_search(page):
     for rollout in (1, 2):
         acc = percent(growth.leaves[rollout - 1].acc)
         lab.wait_for_text(page, EXPLORE, re.compile(rf"\brollout {rollout}\b").search)
-        assert lab.text_of(page, f"{EXPLORE} .acc") == acc
-        assert lab.text_of(page, f"{EXPLORE} .best") == percent(growth.best_after(rollout).acc)
+        says(page, f"{EXPLORE} .acc", acc)
+        says(page, f"{EXPLORE} .best", percent(growth.best_after(rollout).acc))
         page.keyboard.press("ArrowRight")
     assert page.problems == []
+
+
+def spare(panel) -> int:
+    """How many pixels wider the panel is than what is in it; below 0, something is cut off."""
+    return panel.evaluate("x => x.clientWidth - x.scrollWidth")
 
 
 @pytest.mark.parametrize("width", [1280, 640])
@@ -173,8 +188,7 @@ def test_nothing_is_cut_off(page, width):
     for css in (PLAY, INSPECT, EXPLORE):
         panel = page.locator(css)
         panel.scroll_into_view_if_needed()
-        wide, room = panel.evaluate("x => [x.scrollWidth, x.clientWidth]")
-        assert wide <= room + 1, f"{css} needs {wide} of {room} pixels at {width}"
+        until(page, lambda it=panel: spare(it) >= -1, f"{css} to fit at {width} pixels")
         panel.screenshot(path=page.folder / f"{css[1:]}-{width}.png")
     page.set_viewport_size({"width": 1280, "height": 900})
 
@@ -199,5 +213,5 @@ def test_the_static_copy_shows_a_picture_of_every_panel(tmp_path, page):
     static.goto(f"file://{file}")
     images = static.locator("img")
     assert images.count() == 3
-    assert all(images.nth(i).evaluate("x => x.naturalWidth > 300") for i in range(3))
+    assert all(wider(images.nth(i), 300) for i in range(3))
     with_network_off.close()

@@ -129,8 +129,8 @@ class Player(panel.Panel):
             self._start(job, f"Learning task {self.game.next_task} …", self._trained)
 
     def _trained(self, node) -> None:
+        self._draw()  # first what happened, then the controls that ask what next
         self._controls()
-        self._draw()
         if self.game.over:
             self._start(self.game.standings(), "Looking up ETS, MCTS and the best …", self._scored)
 
