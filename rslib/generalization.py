@@ -23,6 +23,7 @@ import pandas as pd
 
 from rslib import a2c, dqn, presets_rl, scoring
 from rslib.env_tables import from_tree, in_processes, load_tables, parse_seeds, policy_environment
+from rslib.profiles import EXPERIMENTS
 from rslib.propose import LearnedPolicy, Policy
 from rslib.table_tree import Table
 from rslib.tree import NotTrained, ScheduleTree
@@ -243,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--test", type=parse_seeds, default=parse_seeds("40-49"))
     add("--train-dataset", nargs="+", help="datasets to train on; default: the tables' only one")
     add("--test-dataset", help="dataset to test on; default: the one trained on")
-    add("--experiment", default="new_task_order", choices=presets_rl.EXPERIMENTS)
+    add("--experiment", default="new_task_order", choices=EXPERIMENTS)
     add("--profile", default="paper", choices=["paper", "quick"])
     add("--seeds", type=int, default=presets_rl.POLICY_SEEDS, help="policy seeds")
     add("--set", nargs="+", default=[], metavar="NAME=VALUE", help="change an agent's argument")

@@ -2,7 +2,9 @@
 
 papermill hands over what the shell gave it: `-p quick false` arrives as the true string "false",
 `-p seeds "[1,2]"` as a string, `1e3` as a float, and an unknown name only warns. `check(globals())`,
-called once below the parameters cell, turns each into the value that was meant or stops.
+called once below the parameters cell, turns each into the value that was meant or stops. It comes
+before the notebook's other imports, and what takes seconds to import (torch, pandas) is imported
+here only where it is used.
 """
 
 from __future__ import annotations
@@ -16,15 +18,17 @@ import types
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-import torch
 
 from rslib import data, presets
-from rslib.environment import PROTOCOL, Environment
 from rslib.profiles import PROFILES, Profile
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from rslib.environment import Environment
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -49,6 +53,8 @@ class Parameters:
 
     def environment(self, seed: int, **changes: Any) -> Environment:
         """The environment of this notebook's dataset, with the profile's shortenings."""
+        from rslib.environment import Environment
+
         settings: dict[str, Any] = {"memory_size": self.memory_size} | self.profile.environment
         return Environment(self.dataset, seed=seed, **(settings | changes))
 
@@ -84,6 +90,11 @@ class Parameters:
 
     def provenance(self) -> pd.DataFrame:
         """What a stranger needs to get the same numbers again."""
+        import pandas as pd
+        import torch
+
+        from rslib.environment import PROTOCOL
+
         dataset = data.load(self.dataset)
         facts = {
             "git revision": _git_revision(),

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from rslib.a2c import A2CArgs
 from rslib.dqn import DQNArgs
-
-EXPERIMENTS = ("new_task_order", "new_dataset")
+from rslib.profiles import EXPERIMENTS
 
 # Environment seeds in the order in which an experiment takes its training environments.
 TRAIN_SEEDS = (*range(10), *range(20, 50))

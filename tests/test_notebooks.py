@@ -67,9 +67,9 @@ def test_conventions(notebook):
     assert len(tagged) == 1 and cells[0] == tagged[0]
     for line in tagged[0].source.splitlines():
         assert re.fullmatch(r"\w+: \w+ = .+  # .+", line), f"not typed and commented: {line}"
-    assert (
-        "params.check(" in cells[1].source and f'notebook="{notebook.stem[:2]}"' in cells[1].source
-    )
+    first, check, *_ = cells[1].source.split("\n\n")  # before the imports that take seconds
+    assert re.fullmatch(r"from rslib import params(, profiles)?", first)
+    assert check.startswith(f'p = params.check(globals(), notebook="{notebook.stem[:2]}"')
     for cell in cells:
         assert not cell.outputs and cell.execution_count is None
         assert len(cell.source.splitlines()) <= 15

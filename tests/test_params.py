@@ -1,5 +1,8 @@
 """Notebook parameters: every papermill trap becomes the value that was meant, or a clear error."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -126,3 +129,20 @@ def test_provenance_names_what_moves_results():
     facts = given().provenance()[""]
     assert len(facts["data fingerprint"]) == 64 and facts["seeds"] == "1, 2"
     assert {"git revision", "protocol", "CPU capability"} <= set(facts.index)
+
+
+def test_a_wrong_parameter_is_told_before_anything_slow_is_loaded():
+    """Broken: a mistyped parameter is only told after torch, pandas and matplotlib are loaded."""
+    code = """
+import sys
+from rslib import params, profiles
+for wrong in ({"seed": 1}, {"seeds": "x"}, {"profile": "fast"}, {"dataset": "minst"}):
+    try:
+        params.check(wrong, "04")
+    except params.ParameterError as error:
+        print(error)
+print(*({"torch", "pandas", "scipy", "sklearn", "matplotlib", "seaborn"} & sys.modules.keys()))
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    *errors, loaded = told.stdout.split("\n")[:-1]
+    assert len(errors) == 4 and loaded == "", told
