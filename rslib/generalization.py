@@ -8,22 +8,19 @@ embedded data in minutes). Policies are saved one by one, so a killed run goes o
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import tempfile
-import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from math import isnan
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from rslib import a2c, dqn, presets_rl, scoring
-from rslib.env_tables import from_tree, in_processes, load_tables, parse_seeds, policy_environment
-from rslib.profiles import EXPERIMENTS
+from rslib.env_tables import from_tree, in_processes, policy_environment
+from rslib.params import REPOSITORY
 from rslib.propose import LearnedPolicy, Policy
 from rslib.table_tree import Table
 from rslib.tree import NotTrained, ScheduleTree
@@ -41,7 +38,7 @@ class Agent:
 
 
 @dataclass(frozen=True)
-class Result:
+class Findings:
     """Everything an experiment found; the notebook's tables are made from `rows`."""
 
     rows: pd.DataFrame  # one per (environment, policy seed, label): scoring.COLUMNS
@@ -123,7 +120,7 @@ def run(
     folder: str | Path | None = None,
     workers: int = 1,
     test_tables: Sequence[Table] | None = None,
-) -> Result:
+) -> Findings:
     """Train, choose thresholds, score. `test` and `tau_sources` are tables or live trees; with
     trees, `test_tables` carries the yardstick. `folder` keeps the policies."""
     with tempfile.TemporaryDirectory() as temporary:  # policies go through files in any case
@@ -147,7 +144,7 @@ def run(
     training = list({(t.dataset, t.seed): t for agent in agents for t in agent.tables}.values())
     rows += scoring.yardstick(experiment, tables, training or list(tau_sources), n_seeds)
     frame = pd.DataFrame(rows, columns=pd.Index(scoring.COLUMNS))
-    return Result(frame, pd.DataFrame(taus), curves, policies)
+    return Findings(frame, pd.DataFrame(taus), curves, policies)
 
 
 def first_of_each(pairs: Sequence[tuple[str, int]], n: int) -> list[tuple[str, int]]:
@@ -193,7 +190,7 @@ def run_live(
     folder: str | Path | None = None,
     workers: int = 1,
     agents: Sequence[str] = ("dqn", "a2c"),
-) -> Result:
+) -> Findings:
     """The whole experiment from live trees: train them, then policies, then score. `n_train` and
     `n_test` environments and `n_seeds` policy seeds; None takes the profile's."""
     quick = profile == "quick"
@@ -228,113 +225,37 @@ def run_live(
     )
 
 
-# -- the command line ------------------------------------------------------------------------------
+# -- finished experiments in a folder --------------------------------------------------------------
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m rslib.generalization",
-        description="Train scheduling policies on environments and test them on others.",
+def write(result: Findings, folder: Path, settings: Mapping[str, Any]) -> None:
+    """rows.csv and about.json, what `finished` reads, and the tables made from them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    result.rows.to_csv(folder / "rows.csv", index=False)
+    result.summary().to_csv(folder / "summary.csv")
+    result.welch().to_csv(folder / "welch.csv", index=False)
+    result.curves.to_csv(folder / "curves.csv", index=False)
+    (folder / "about.json").write_text(json.dumps(dict(settings), indent=1) + "\n")
+
+
+def finished(folder: Path = REPOSITORY / "results" / "policies") -> dict[str, pd.DataFrame]:
+    """The rows of every experiment in `folder`'s folders, by a sentence that says what was run."""
+    found = {}
+    for path in sorted(folder.glob("*/about.json")):
+        about = json.loads(path.read_text())
+        found[_sentence(about)] = pd.read_csv(path.with_name("rows.csv"))
+    return found
+
+
+def _sentence(about: Mapping[str, Any]) -> str:
+    trained = "; ".join(f"{agent.upper()} on {text}" for agent, text in about["train"].items())
+    return (
+        f"{about['experiment'].replace('_', ' ').capitalize()}: tested on {about['test']}, trained "
+        f"{trained}. Environments: {', '.join(about['tables'])}"
     )
-    add = parser.add_argument
-    add("--tables", type=Path, nargs="+", help="environment tables to train and test on")
-    add("--live", metavar="DATASET", help="instead: train the schedule trees of this dataset")
-    add("--agent", nargs="+", default=["a2c"], choices=sorted(AGENTS))
-    add("--train", type=parse_seeds, default=parse_seeds("0-9"), help="seeds, such as 0-9,20-39")
-    add("--test", type=parse_seeds, default=parse_seeds("40-49"))
-    add("--train-dataset", nargs="+", help="datasets to train on; default: the tables' only one")
-    add("--test-dataset", help="dataset to test on; default: the one trained on")
-    add("--experiment", default="new_task_order", choices=EXPERIMENTS)
-    add("--profile", default="paper", choices=["paper", "quick"])
-    add("--seeds", type=int, default=presets_rl.POLICY_SEEDS, help="policy seeds")
-    add("--set", nargs="+", default=[], metavar="NAME=VALUE", help="change an agent's argument")
-    add("--store", type=Path, help="with --live: where finished trainings are kept")
-    add("--workers", type=int, default=1)
-    add("--out", type=Path, help="folder for policies, rows.csv, summary.csv, result.json")
-    given = parser.parse_args(arguments)
-    started = time.perf_counter()
-    if bool(given.tables) == bool(given.live):
-        parser.error("give either --tables or --live")
-    if given.live:
-        from rslib import Store
-
-        result = run_live(
-            given.experiment,
-            given.live,
-            Store(given.store),
-            given.profile,
-            n_seeds=given.seeds,
-            folder=given.out,
-            workers=given.workers,
-            agents=given.agent,
-        )
-    else:
-        result = _run_tables(given, parser)
-    table = result.summary()
-    seconds = time.perf_counter() - started
-    if given.out:
-        given.out.mkdir(parents=True, exist_ok=True)
-        result.rows.to_csv(given.out / "rows.csv", index=False)
-        table.to_csv(given.out / "summary.csv")
-        result.welch().to_csv(given.out / "welch.csv", index=False)
-        result.curves.to_csv(given.out / "curves.csv", index=False)
-        found = {"seconds": seconds, "summary": table.reset_index().to_dict("records")}
-        (given.out / "result.json").write_text(json.dumps(found, indent=1))
-    print(as_text(table, result.curves))
-    print(f"{seconds:.0f} s in all")
-
-
-def _run_tables(given: argparse.Namespace, parser: argparse.ArgumentParser) -> Result:
-    known = {(t.dataset, t.seed): t for path in given.tables for t in load_tables(path)}
-    names = sorted({name for name, _ in known})
-    on = given.train_dataset or names
-    if len(names) > 1 and not (given.train_dataset and given.test_dataset):
-        parser.error(f"the tables hold {names}: say --train-dataset and --test-dataset")
-    test_name = given.test_dataset or on[0]
-    wanted = [(name, seed) for name in on for seed in given.train]
-    held_out = [(test_name, seed) for seed in given.test]
-    missing = [pair for pair in wanted + held_out if pair not in known]
-    if missing:
-        parser.error(f"not in the tables: {missing}")
-    if set(wanted) & set(held_out):
-        parser.error(f"both trained and tested on: {sorted(set(wanted) & set(held_out))}")
-    training, n_tau = [known[pair] for pair in wanted], presets_rl.TAU_ENVIRONMENTS_DEFAULT
-    choosing = [known[pair] for pair in first_of_each(wanted, n_tau)]
-    agents = []
-    for name in given.agent:
-        _, args = presets_rl.agent_settings(name, given.experiment, test_name, given.profile)
-        changes = {k: v for k, _, v in (text.partition("=") for text in given.set)}
-        types = {k: type(v) for k, v in asdict(args).items()}
-        mine = {k: types[k](v) for k, v in changes.items() if k in types}
-        agents.append(Agent(name, replace(args, **mine), training))
-    test = [known[pair] for pair in held_out]
-    return run(given.experiment, agents, test, choosing, given.seeds, given.out, given.workers)
-
-
-def as_text(table: pd.DataFrame, curves: pd.DataFrame) -> str:
-    """The summary for a terminal, with how long training took."""
-    lines = [f"{'':22}{'rank':>6}{'ACC %':>14}{'BWT %':>15}{'gap closed (95 % interval)':>30}"]
-    for row in table.reset_index().to_dict("records"):
-        label = f"{row['label']:22}"
-        if row["missing"]:
-            lines.append(f"{label}   n/a ({row['missing']} of {row['runs']} runs)")
-            continue
-        rank = "" if isnan(row["rank"]) else f"{row['rank']:.2f}"
-        acc = f"{row['acc']:.2f} ± {row['acc_std']:.2f}"
-        bwt = "" if isnan(row["bwt"]) else f"{row['bwt']:.2f} ± {row['bwt_std']:.2f}"
-        gap = f"{row['gap_closed']:.2f} [{row['gap_low']:.2f}, {row['gap_high']:.2f}]"
-        mark = f"  * {row['marked']} runs with a stand-in" if row["marked"] else ""
-        lines.append(f"{label}{rank:>6}{acc:>14}{bwt:>15}{gap:>30}{mark}")
-    last = {(point["agent"], point["policy_seed"]): point for point in curves.to_dict("records")}
-    for agent in sorted({agent for agent, _ in last}):
-        ends = [point for (name, _), point in last.items() if name == agent]
-        updates, seconds = (sum(point[x] for point in ends) for x in ("updates", "seconds"))
-        lines.append(
-            f"{agent}: {len(ends)} policies, {updates / len(ends):,.0f} updates and "
-            f"{seconds / len(ends):.0f} s each, {updates / seconds:.0f} updates/s"
-        )
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":
+    from rslib.generalization_cli import main
+
     main()

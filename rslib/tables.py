@@ -12,15 +12,27 @@ How a table looks is `rslib.typeset`'s business; this module decides what it say
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import isfinite, nan
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from rslib import paper, stats
+from rslib import paper, stats, table_rows
 from rslib.artefacts import save_table
+from rslib.table_rows import (
+    HEADS,
+    as_tuple,
+    caption,
+    checked,
+    grouped,
+    joined,
+    named,
+    ordered_index,
+    tuples,
+    with_index,
+)
 from rslib.typeset import DASH, Table, plain_table
 
 __all__ = ["Table", "caption", "plain_table", "save_table", "summary_table", "welch_table"]
@@ -29,46 +41,6 @@ UNRANKED = ("Joint", "BFS", "Fine-tuning")  # bounds, not schedules one could ch
 LOWER_IS_BETTER = ("rank", "seconds")
 NOT_PERCENT = ("rank", "seconds", "trained")
 METRICS = {"acc": "ACC (%)", "bwt": "BWT (%)", "fwt": "FWT (%)", "reward": "Val. ACC (%)"}
-
-_NAMES = {
-    "dataset": paper.dataset_name,
-    "selection": lambda v: paper.SELECTIONS.get(v, v),
-    "replay": lambda v: paper.REPLAY_METHODS.get(v, v),
-    "scenario": lambda v: paper.SCENARIOS.get(v, v),
-    "memory_size": lambda v: f"M = {v:.0f}",
-}
-_HEADS = {"selection": "Selection", "replay": "Replay", "label": "Schedule", "dataset": "Dataset"}
-_HEADS |= {"memory_size": "Memory", "scenario": "Scenario", "comparison": "Comparison"}
-_METHOD_ORDER = ["Joint", "Fine-tuning", "BFS", "Random", "A-GEM", "ER-Ring", "Uniform", "ETS"]
-_METHOD_ORDER += [e + h for e in ("", "ETS+") for h in ("Heur-GD", "Heur-LD", "Heur-AT")]
-_METHOD_ORDER += ["DQN", "A2C", "Random-best", "MCTS"]
-
-
-def caption(rows: pd.DataFrame, what: str) -> str:
-    """`what`, then what the rows say: dataset, subset, scenario, M, seeds, rollouts."""
-    names, subsets = [], []
-    for dataset, part in rows.groupby("dataset", sort=False):
-        names.append(paper.dataset_name(str(dataset)))
-        subsets.append(", ".join(_distinct(part, "subset")))
-    if len(names) > 1 and len(set(subsets)) == 1 and subsets[0]:
-        facts = [f"{', '.join(names)} (each: {subsets[0]})"]
-    else:
-        facts = [", ".join(f"{n} ({s})" if s else n for n, s in zip(names, subsets, strict=True))]
-    facts += [paper.SCENARIOS.get(s, s) for s in _distinct(rows, "scenario")]
-    sizes = [s for s in _distinct(rows, "memory_size") if s > 0]
-    if sizes:
-        facts.append("M = " + _listed(sizes))
-    seeds = _distinct(rows, "seed")
-    if seeds:
-        noun = "seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
-        facts.append(f"{noun} ({_listed(seeds)})" if len(seeds) > 1 else f"{noun} {seeds[0]:.0f}")
-    rollouts = _distinct(rows, "rollouts")
-    if rollouts:
-        facts.append(f"{_listed(rollouts)} rollout" + ("s" if rollouts != [1] else ""))
-    return f"{what.rstrip('. ')}. " + "; ".join(map(str, facts)) + "."
-
-
-_caption_of = caption  # `caption` is also what callers name their own
 
 
 def summary_table(
@@ -89,9 +61,9 @@ def summary_table(
     `paper_table` (such as "memory_selection") adds the published value and the difference.
     """
     row_keys = list(row_keys)
-    rows = _checked(rows, [*row_keys, column_key], metrics, over)
+    rows = checked(rows, [*row_keys, column_key], metrics, over)
     cells = [
-        {**dict(zip([*row_keys, column_key], _as_tuple(key), strict=True)), "metric": metric}
+        {**dict(zip([*row_keys, column_key], as_tuple(key), strict=True)), "metric": metric}
         | _summarise(part, metric)
         | _published(part, metric, paper_table)
         for key, part in rows.groupby([*row_keys, column_key], sort=False, dropna=False)
@@ -99,16 +71,16 @@ def summary_table(
     ]
     values = pd.DataFrame(cells)
     places = _highlight(values, [*row_keys[:-1], column_key, "metric"], row_keys[-1], unranked)
-    index = _ordered_index(rows, row_keys)
+    index = ordered_index(rows, row_keys)
     columns = list(dict.fromkeys(rows[column_key]))
     shown: dict[tuple, list[str]] = {}
     marks: dict[tuple, list[str]] = {}
     for column in columns:
         for metric in metrics:
             here = values[(values[column_key] == column) & (values["metric"] == metric)]
-            at = {_as_tuple(k): i for k, i in zip(_tuples(here, row_keys), here.index, strict=True)}
+            at = {as_tuple(k): i for k, i in zip(tuples(here, row_keys), here.index, strict=True)}
             found = [at.get(key) for key in index]
-            head = (str(_named(column_key, column)), METRICS.get(metric, metric))
+            head = (str(named(column_key, column)), METRICS.get(metric, metric))
             shown[(*head, "ours")] = [
                 DASH if i is None else _cell(values.loc[i], n_expected) for i in found
             ]
@@ -117,12 +89,12 @@ def summary_table(
                 for name, text in (("paper", _paper_cell), ("diff.", _difference_cell)):
                     shown[(*head, name)] = ["" if i is None else text(values.loc[i]) for i in found]
                     marks[(*head, name)] = [""] * len(index)
-    frame = _with_index(pd.DataFrame(shown), index, row_keys)
+    frame = with_index(pd.DataFrame(shown), index, row_keys)
     text = caption or _default_caption(rows, row_keys, metrics)
     notes = _notes(values, frame, metrics, places, n_expected, over)
     marked = pd.DataFrame(marks).set_axis(frame.index)
     marked.columns = frame.columns = _without_constant_level(frame.columns)
-    return Table(frame, _joined(text, notes), marked, _csv_ready(values))
+    return Table(frame, joined(text, notes), marked, _csv_ready(values))
 
 
 def welch_table(
@@ -141,11 +113,11 @@ def welch_table(
     The paired difference rides along in the CSV: same seed, same realisation, so it is sharper.
     """
     group_keys = list(group_keys)
-    rows = _checked(rows, [*group_keys, "label"], [metric], over)
+    rows = checked(rows, [*group_keys, "label"], [metric], over)
     scale = 1 if metric in NOT_PERCENT else 100
     lines = []
-    parts = {_as_tuple(k): p for k, p in rows.groupby(group_keys, sort=False, dropna=False)}
-    for key in _grouped(parts):
+    parts = {as_tuple(k): p for k, p in rows.groupby(group_keys, sort=False, dropna=False)}
+    for key in grouped(parts):
         part = parts[key]
         series = {m: p.set_index(list(over))[metric] for m, p in part.groupby("label")}
         mine = series.get(ours, pd.Series(dtype=float))
@@ -170,8 +142,8 @@ def welch_table(
     values = pd.DataFrame(lines)
     values.insert(values.columns.get_loc("p") + 1, "p_holm", stats.holm(values["p"]))
     shown = _welch_columns(values)
-    index = list(_tuples(values, [*group_keys, "comparison"]))
-    frame = _with_index(pd.DataFrame(shown), index, [*group_keys, "comparison"])
+    index = list(tuples(values, [*group_keys, "comparison"]))
+    frame = with_index(pd.DataFrame(shown), index, [*group_keys, "comparison"])
     marks = pd.DataFrame("", index=frame.index, columns=frame.columns)
     marks["p"] = np.where(values["p"] < 0.05, "bold", "")
     if "paper p" in frame:
@@ -182,32 +154,10 @@ def welch_table(
         : tested * 2
     ]
     told = rows[rows["label"].isin([ours, *against])]
-    text = caption or _caption_of(
+    text = caption or table_rows.caption(
         told, f"Two-tailed Welch's t-tests on {metric.upper()}, {ours} against the others"
     )
-    return Table(frame, _joined(text, notes), marks, values)
-
-
-def _checked(rows, keys, metrics, over) -> pd.DataFrame:
-    """The rows, or an error: what is missing, or which rows would be averaged by accident."""
-    missing = [c for c in [*keys, *metrics, *over] if c not in rows]
-    if missing:
-        raise ValueError(f"result rows lack the columns {missing}; they have {list(rows.columns)}")
-    if not len(rows):
-        raise ValueError("no result rows: run or load the experiment first")
-    twice = rows[rows.duplicated([*keys, *over], keep=False)]
-    if len(twice):
-        key, same = next(iter(twice.groupby([*keys, *over], sort=False, dropna=False)))
-        settings = [c for c in rows if same[c].dtype.kind not in "fb" or c == "memory_size"]
-        differ = [c for c in settings if same[c].astype(str).nunique() > 1]
-        raise ValueError(
-            f"{len(same)} rows for the one run {key}, which differ in {differ or 'numbers only'}: "
-            "filter them, or name the column in the keys"
-        )
-    if "converged" in rows:  # whatever number a failed run left is not a result
-        failed = ~rows["converged"].astype(bool)
-        rows = rows.assign(**{m: rows[m].mask(failed) for m in metrics})
-    return rows
+    return Table(frame, joined(text, notes), marks, values)
 
 
 def _summarise(part: pd.DataFrame, metric: str) -> dict[str, Any]:
@@ -301,43 +251,10 @@ def _notes(values, frame, metrics, places, n_expected, over) -> list[str]:
     return notes
 
 
-def _joined(text: str, notes: Iterable[str]) -> str:
-    sentence = "; ".join(notes)
-    return f"{text.rstrip()} {sentence[0].upper()}{sentence[1:]}." if sentence else text
-
-
 def _default_caption(rows, row_keys, metrics) -> str:
-    by = [str(_HEADS.get(k, k)).lower() for k in row_keys]
+    by = [str(HEADS.get(k, k)).lower() for k in row_keys]
     what = " and ".join(m.upper() for m in metrics) + " by " + " and ".join(by)
-    return _caption_of(rows, what)
-
-
-def _ordered_index(rows, row_keys) -> list[tuple]:
-    """Groups together as they first come, methods in the paper's order (bounds, baselines, ours)."""
-    keys = _grouped(_tuples(rows, row_keys))
-    groups = {g: i for i, g in enumerate(dict.fromkeys(k[:-1] for k in keys))}
-    order = {m: i for i, m in enumerate(_METHOD_ORDER)}
-    return sorted(keys, key=lambda k: (groups[k[:-1]], order.get(k[-1], len(order) - 1.5)))
-
-
-def _grouped(keys: Iterable[tuple]) -> list[tuple]:
-    """Distinct keys, equal beginnings side by side, otherwise in order of appearance."""
-    keys = list(dict.fromkeys(keys))
-    first: dict[tuple, int] = {}
-    for i, key in enumerate(keys):
-        for length in range(1, len(key) + 1):
-            first.setdefault(key[:length], i)
-    return sorted(keys, key=lambda k: [first[k[:n]] for n in range(1, len(k) + 1)])
-
-
-def _with_index(frame, index, keys) -> pd.DataFrame:
-    named = [tuple(str(_named(k, v)) for k, v in zip(keys, row, strict=True)) for row in index]
-    heads = [_HEADS.get(k, k) for k in keys]
-    if len(keys) == 1:
-        frame.index = pd.Index([n[0] for n in named], name=heads[0])
-    else:
-        frame.index = pd.MultiIndex.from_tuples(named, names=heads)
-    return frame
+    return table_rows.caption(rows, what)
 
 
 def _without_constant_level(columns: pd.MultiIndex) -> pd.Index:
@@ -348,30 +265,3 @@ def _without_constant_level(columns: pd.MultiIndex) -> pd.Index:
 def _csv_ready(values: pd.DataFrame) -> pd.DataFrame:
     unit = np.where(values["metric"].isin(NOT_PERCENT), "", "percent")
     return values.assign(difference=values["mean"] - values["paper_mean"], unit=unit)
-
-
-def _distinct(rows: pd.DataFrame, column: str) -> list:
-    if column not in rows:
-        return []
-    found = rows[column].dropna().drop_duplicates().tolist()
-    return sorted(found) if found and not isinstance(found[0], str) else found
-
-
-def _listed(numbers: Sequence[float]) -> str:
-    """1, 2, 3, 4, 5 as 1-5; others one by one."""
-    whole = [int(n) for n in numbers]
-    if len(whole) > 2 and whole == list(range(whole[0], whole[-1] + 1)):
-        return f"{whole[0]}–{whole[-1]}"
-    return ", ".join(map(str, whole))
-
-
-def _named(key: str, value: Any) -> Any:
-    return _NAMES[key](value) if key in _NAMES and pd.notna(value) else value
-
-
-def _as_tuple(key: Any) -> tuple:
-    return key if isinstance(key, tuple) else (key,)
-
-
-def _tuples(frame: pd.DataFrame, keys: Sequence[str]) -> Iterable[tuple]:
-    return frame[list(keys)].itertuples(index=False, name=None)

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rslib import data, fetch, layouts
+from rslib import data, fetch, layouts, sources
 
 IDX = layouts.IDX
 
@@ -212,25 +212,25 @@ def tar_of(path: Path, *members: tuple[str, bytes | None]) -> Path:
 def test_an_archive_never_chooses_where_bytes_go(tmp_path):
     """Broken: a package writes outside of its folder."""
     tar = tar_of(tmp_path / "a.tgz", ("../../evil", b"x"), ("/abs", b"x"), ("./in/a", b"good"))
-    fetch._pick(tar, {"in/a": "a"}, tmp_path / "out")
+    sources._pick(tar, {"in/a": "a"}, tmp_path / "out")
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["a"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.tgz", "out"]
 
 
 def test_links_large_missing_and_cut_members_are_refused(tmp_path, monkeypatch):
     """Broken: a package makes us read another file, fill the disk, or fail with a traceback."""
-    monkeypatch.setattr(fetch, "MAX_BYTES", 100)
+    monkeypatch.setattr(sources, "MAX_BYTES", 100)
     link = tar_of(tmp_path / "link.tgz", ("a", None))
     large = tar_of(tmp_path / "large.tgz", ("a", bytes(101)))
     for number, tar in enumerate((link, large)):
         with pytest.raises(data.DataError, match="no ordinary file"):
-            fetch._pick(tar, {"a": "a"}, tmp_path / str(number))
+            sources._pick(tar, {"a": "a"}, tmp_path / str(number))
     with pytest.raises(data.DataError, match="lacks b"):
-        fetch._pick(tar_of(tmp_path / "b.tgz", ("a", b"1")), {"b": "b"}, tmp_path / "b")
+        sources._pick(tar_of(tmp_path / "b.tgz", ("a", b"1")), {"b": "b"}, tmp_path / "b")
     cut = tmp_path / "cut.tgz"
     cut.write_bytes(large.read_bytes()[:60])
     with pytest.raises(data.DataError, match=r"cut.tgz is refused"):
-        fetch._pick(cut, {"a": "a"}, tmp_path / "c")
+        sources._pick(cut, {"a": "a"}, tmp_path / "c")
 
 
 class Evil:
@@ -270,7 +270,7 @@ def test_cifar10_pictures_become_the_authors_records(tmp_path):
         Image.fromarray(pixels).save(tmp_path / "png" / f"{name}.png")
     (tmp_path / "png" / "train_lables.json").write_text(str([*range(10)]))
     (tmp_path / "png" / "test_lables.json").write_text("[7, 8]")
-    fetch._png_to_bin(tmp_path / "png", batches, tmp_path / "bin")
+    sources._png_to_bin(tmp_path / "png", batches, tmp_path / "bin")
     files = {f"{name}.bin": (tmp_path / "bin" / f"{name}.bin").read_bytes() for name in batches}
     arrays = layouts._read_cifar10_bin(files, tuple("0123456789"))
     assert list(arrays.y_train) == [*range(10)] and list(arrays.y_test) == [7, 8]
@@ -280,19 +280,13 @@ def test_cifar10_pictures_become_the_authors_records(tmp_path):
 
 # -------------------------------------------------------------------------------------- fetching
 
-# Loads fetch.py alone, without the package around it: a start takes a tenth of the time.
 FETCHER = """
 import sys
-from importlib import util
 from pathlib import Path
-file, own, ready, sums, *absent = sys.argv[1:]
-spec = util.spec_from_file_location("fetch", file)
-fetch = util.module_from_spec(spec)
-sys.modules["fetch"] = fetch
-spec.loader.exec_module(fetch)
+own, ready, sums, *absent = sys.argv[1:]
 sys.modules.update({module: None for module in absent})
-import rslib.layouts
-fetch.OWN, rslib.layouts.SUMS = Path(own), sums
+from rslib import fetch, layouts, sources
+fetch.OWN, layouts.SUMS = Path(own), sums
 def nothing(name, staging):
     raise fetch.DataError("no network")
 def copy(name, staging):
@@ -302,7 +296,7 @@ def copy(name, staging):
     for path in Path(ready).iterdir():
         (staging / "mnist" / path.name).write_bytes(path.read_bytes())
     return "a test"
-fetch._from_torchvision, fetch._from_registry = nothing, copy
+sources.from_torchvision, sources.from_registry = nothing, copy
 arrays, provenance = fetch.read(fetch.get("mnist"))
 print(arrays.x_train.sum(), arrays.y_test, provenance)
 """
@@ -314,7 +308,7 @@ def test_processes_that_fetch_at_once_do_not_harm_each_other(tmp_path, without):
     write(tmp_path / "ready", tiny_files())
     (tmp_path / "own" / ".mnist-killed").mkdir(parents=True)  # left by a process that was killed
     paths = [str(tmp_path / "own"), str(tmp_path / "ready"), sums_of("mnist", tiny_files())]
-    command = [sys.executable, "-W", "error", "-c", FETCHER, fetch.__file__, *paths, *without]
+    command = [sys.executable, "-W", "error", "-c", FETCHER, *paths, *without]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RSLIB_")}
     started = [
         subprocess.Popen(command, env=environment, stdout=-1, stderr=-1, text=True)
@@ -339,8 +333,8 @@ def test_a_wrong_download_is_refused_and_leaves_nothing(own, monkeypatch):
     def broken(name, staging):
         raise subprocess.CalledProcessError(2, "client")
 
-    monkeypatch.setattr(fetch, "_from_torchvision", bad)
-    monkeypatch.setattr(fetch, "_from_registry", broken)
+    monkeypatch.setattr(sources, "from_torchvision", bad)
+    monkeypatch.setattr(sources, "from_registry", broken)
     with pytest.raises(data.DataError, match=f"(?s){IDX[2]} is refused.*status 2"):
         data.load("mnist")
     assert [path.name for path in own.rglob("*")] == [".mnist.lock"]
@@ -348,17 +342,17 @@ def test_a_wrong_download_is_refused_and_leaves_nothing(own, monkeypatch):
 
 def test_a_silent_host_is_given_up_and_the_time_out_is_put_back(own, monkeypatch):
     """Broken: without network, load() hangs for minutes before it tries the registries."""
-    monkeypatch.setattr(fetch, "TIMEOUT", 0.1)
+    monkeypatch.setattr(sources, "TIMEOUT", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:  # accepts, and never answers
 
         class MNIST:
             mirrors = [f"http://127.0.0.1:{server.getsockname()[1]}/", "http://second.invalid/"]
             resources = [("a.gz", "sum")]
 
-        monkeypatch.setattr(fetch, "torchvision_datasets", lambda: sys.modules[__name__])
+        monkeypatch.setattr(sources, "torchvision_datasets", lambda: sys.modules[__name__])
         monkeypatch.setattr(sys.modules[__name__], "MNIST", MNIST, raising=False)
         with pytest.raises(data.DataError, match="host cannot be reached"):
-            fetch._from_torchvision("mnist", own)
+            sources.from_torchvision("mnist", own)
     for thread in threading.enumerate():
         if thread.daemon and "ask" in thread.name:
             thread.join()
@@ -367,8 +361,8 @@ def test_a_silent_host_is_given_up_and_the_time_out_is_put_back(own, monkeypatch
 
 def test_torchvision_can_be_imported_beside_a_cpu_torch():
     """Broken: "operator torchvision::nms does not exist" stops every download."""
-    datasets = fetch.torchvision_datasets()
-    for kind in fetch._TORCHVISION.values():
+    datasets = sources.torchvision_datasets()
+    for kind in sources._TORCHVISION.values():
         assert hasattr(datasets, kind)
     known = dict(datasets.CIFAR100.train_list + datasets.CIFAR100.test_list)
     assert known.items() <= fetch.LAYOUTS["cifar100"][0].sums.items()
@@ -379,10 +373,10 @@ def test_torchvision_can_be_imported_beside_a_cpu_torch():
 def test_a_client_that_fails_or_is_absent_says_so(tmp_path, capfd):
     """Broken: "npm is not installed" arrives as a traceback."""
     with pytest.raises(data.DataError, match="no-such-client is not installed"):
-        fetch._run(["no-such-client", "pack", "x"], tmp_path, 10)
+        sources._run(["no-such-client", "pack", "x"], tmp_path, 10)
     code = "print('npm err! got http://a.invalid/b and gave up'); raise SystemExit(3)"
     with pytest.raises(data.DataError, match=r"status 3 \(npm err! got <address> and gave up\)"):
-        fetch._run([sys.executable, "-c", code], tmp_path, 10)
+        sources._run([sys.executable, "-c", code], tmp_path, 10)
 
 
 # ------------------------------------------------------------------------------------- real files
