@@ -228,6 +228,15 @@ def run_live(
 # -- finished experiments in a folder --------------------------------------------------------------
 
 
+def training_cost(curves: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """By agent: how many policies, and the mean updates and seconds of one."""
+    ends = curves.groupby(["agent", "policy_seed"], sort=False)[["updates", "seconds"]].last()
+    return {
+        str(agent): {"policies": len(part)} | {str(k): float(v) for k, v in part.mean().items()}
+        for agent, part in ends.groupby("agent")
+    }
+
+
 def write(result: Findings, folder: Path, settings: Mapping[str, Any]) -> None:
     """rows.csv and about.json, what `finished` reads, and the tables made from them."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -235,7 +244,8 @@ def write(result: Findings, folder: Path, settings: Mapping[str, Any]) -> None:
     result.summary().to_csv(folder / "summary.csv")
     result.welch().to_csv(folder / "welch.csv", index=False)
     result.curves.to_csv(folder / "curves.csv", index=False)
-    (folder / "about.json").write_text(json.dumps(dict(settings), indent=1) + "\n")
+    about = dict(settings) | {"training": training_cost(result.curves)}
+    (folder / "about.json").write_text(json.dumps(about, indent=1) + "\n")
 
 
 def finished(folder: Path = REPOSITORY / "results" / "policies") -> dict[str, pd.DataFrame]:

@@ -21,7 +21,7 @@ import pandas as pd
 
 from rslib import presets_rl
 from rslib.env_tables import load_tables, parse_seeds
-from rslib.generalization import AGENTS, Agent, first_of_each, run, run_live, write
+from rslib.generalization import AGENTS, Agent, first_of_each, run, run_live, training_cost, write
 from rslib.profiles import EXPERIMENTS
 from rslib.table_tree import Table
 
@@ -146,12 +146,10 @@ def as_text(table: pd.DataFrame, curves: pd.DataFrame) -> str:
         gap = f"{row['gap_closed']:.2f} [{row['gap_low']:.2f}, {row['gap_high']:.2f}]"
         mark = f"  * {row['marked']} runs with a stand-in" if row["marked"] else ""
         lines.append(f"{label}{rank:>6}{acc:>14}{bwt:>15}{gap:>30}{mark}")
-    last = {(point["agent"], point["policy_seed"]): point for point in curves.to_dict("records")}
-    for agent in sorted({agent for agent, _ in last}):
-        ends = [point for (name, _), point in last.items() if name == agent]
-        updates, seconds = (sum(point[x] for point in ends) for x in ("updates", "seconds"))
+    for agent, cost in training_cost(curves).items():
+        updates, seconds = cost["updates"], cost["seconds"]
         lines.append(
-            f"{agent}: {len(ends)} policies, {updates / len(ends):,.0f} updates and "
-            f"{seconds / len(ends):.0f} s each, {updates / seconds:.0f} updates/s"
+            f"{agent}: {cost['policies']} policies, {updates:,.0f} updates and {seconds:.0f} s each, "
+            f"{updates / seconds:.0f} updates/s"
         )
     return "\n".join(lines)

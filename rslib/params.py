@@ -58,10 +58,10 @@ class Parameters:
         settings: dict[str, Any] = {"memory_size": self.memory_size} | self.profile.environment
         return Environment(self.dataset, seed=seed, **(settings | changes))
 
-    def on(self, dataset: str, profile_name: str) -> Parameters:
-        """The same for another dataset and profile, everything else at its default."""
+    def on(self, dataset: str, profile_name: str, notebook: str | None = None) -> Parameters:
+        """The same for another dataset, profile or notebook, everything else at its default."""
         given = dict(dataset=dataset, profile=profile_name, n_jobs=self.n_jobs)
-        return check(given | {"out_dir": str(self.out_dir)}, self.notebook)
+        return check(given | {"out_dir": str(self.out_dir)}, notebook or self.notebook)
 
     def policy_learning(self, experiment: str) -> dict[str, Any]:
         """The arguments of `generalization.run_live` that follow from the profile."""

@@ -39,17 +39,6 @@ class Item(NamedTuple):
     note: str = ""
 
 
-def _transfer(q: Parameters) -> list[Cell]:
-    """Found schedules on new seeds; nothing to ask for until the searches are there."""
-    try:
-        found = {c.environment.seed: experiments.result(c) for c in studies.searched(q)}
-    except NotTrained:
-        return []
-    return studies.transfer(
-        q, {seed: path_text(result.schedule.compositions) for seed, result in found.items()}
-    )
-
-
 ITEMS = [
     Item("Figure 1, one memory at one moment", "01_single_task_replay", studies.single_task_replay),
     Item("Figure 2, the tree of memories", "02_schedule_search", note="drawn, needs no run"),
@@ -57,7 +46,7 @@ ITEMS = [
     Item(
         "Figure 3, App. C.7: memory sizes",
         "03_memory_size",
-        lambda q: studies.memory_size(q, studies.memory_ladder(q), studies.scenarios(q)),
+        studies.memory_sizes,
         "memory_size_domain_il",
         ("scenario", "memory_size", "label"),
         "the paper prints the numbers of Permuted MNIST only",
@@ -84,7 +73,7 @@ ITEMS = [
     Item(
         "App. C.8: schedules on new seeds",
         "08_schedule_transfer",
-        _transfer,
+        studies.transferred,
         "schedule_transfer",
         note="our own schedules and draws",
     ),

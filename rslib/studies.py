@@ -7,7 +7,6 @@ asks the store which of them are there. Every study takes the notebook's `Parame
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pandas as pd
 
@@ -17,6 +16,7 @@ from rslib.experiments import Cell
 from rslib.params import Parameters
 from rslib.schedule import n_actions
 from rslib.store import Store, path_text
+from rslib.tree import NotTrained
 
 SELECTIONS = ("uniform", "kmeans", "kcenter", "mof")
 REPLAY_METHODS = ("hal", "mer", "der", "derpp")
@@ -92,6 +92,11 @@ def scenarios(p: Parameters) -> tuple[str, ...]:
     return (p.preset.scenario,) if p.preset.permuted else ("task", "class")
 
 
+def memory_sizes(p: Parameters) -> list[Cell]:
+    """The whole of Figure 3 for a dataset."""
+    return memory_size(p, memory_ladder(p), scenarios(p))
+
+
 def memory_selection(p: Parameters) -> list[Cell]:
     """04, Table 1: selection methods x schedules, with the Joint and BFS rows."""
     cells = _joint(p) + breadth_first(p)
@@ -141,6 +146,15 @@ def transfer(p: Parameters, schedules: dict[int, str]) -> list[Cell]:
     return cells
 
 
+def transferred(p: Parameters) -> list[Cell]:
+    """The same for the schedules that are in the store; none until every search is there."""
+    try:
+        found = {c.environment.seed: experiments.result(c).schedule for c in searched(p)}
+    except NotTrained:
+        return []
+    return transfer(p, {seed: path_text(s.compositions) for seed, s in found.items()})
+
+
 def ets_heuristic(p: Parameters) -> list[Cell]:
     """08, Appendix C.9: ETS combined with Heur-GD, beside the others."""
     combined = f"ets+heur-gd:{presets.tau(p.dataset, 'ets+heur')}"
@@ -150,12 +164,14 @@ def ets_heuristic(p: Parameters) -> list[Cell]:
 
 # -- all datasets side by side (09_paper) ----------------------------------------------------------
 
-STUDIES = {
+STUDIES = {  # by what the coverage table calls them, which begins with the notebook
     "01 single task": single_task_replay,
     "02 search": schedule_search,
+    "03 memory sizes": memory_sizes,
     "04 selection": memory_selection,
     "05 methods": replay_methods,
     "06 tiny memory": tiny_memory,
+    "08 transfer": transferred,
     "08 ETS+heuristic": ets_heuristic,
 }
 
@@ -188,10 +204,9 @@ def there(study: Callable[[Parameters], list[Cell]], datasets: list[Parameters])
 
 
 def asked(study: Callable[[Parameters], list[Cell]], q: Parameters) -> list[Cell]:
-    """The study's cells for a dataset, the tiny memory with its own M."""
-    if study is tiny_memory:
-        q = replace(q, memory_size=q.preset.tiny_memory_size)
-    return study(q)
+    """The study's cells for a dataset, with the profile of the study's own notebook."""
+    number = next(name[:2] for name, known in STUDIES.items() if known is study)
+    return study(q.on(q.dataset, q.profile_name, number))
 
 
 def coverage(datasets: list[Parameters]) -> pd.DataFrame:

@@ -8,6 +8,7 @@ each other, split between datasets, a long one several floats.
 
 from __future__ import annotations
 
+import hashlib
 import html
 import re
 import unicodedata
@@ -61,6 +62,11 @@ class Table:
     marks: pd.DataFrame = field(repr=False)  # "first", "second", "third", "bold" or ""
     values: pd.DataFrame = field(repr=False)  # one line per cell, numbers in full
 
+    def _id(self) -> str:
+        """For the CSS of the cells: a page shows many tables, and none may colour another's."""
+        text = f"{self.caption}{self.frame.to_csv()}{self.marks.to_csv()}"
+        return f"rslib_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
     def style(self) -> Styler:
         """The pandas Styler behind the HTML; more styles can be chained to it."""
         css = {k: f"background-color: {c}; color: black" for k, c in HIGHLIGHT.items()}
@@ -70,7 +76,7 @@ class Table:
         styler = styler.apply(lambda _: self.marks.replace(css), axis=None)
         if isinstance(self.frame.index, pd.RangeIndex):
             styler = styler.hide(axis="index")
-        styler = styler.set_caption(html.escape(self.caption)).set_uuid("rslib")
+        styler = styler.set_caption(html.escape(self.caption)).set_uuid(self._id())
         return styler.set_table_styles(
             [
                 {"selector": "caption", "props": "text-align: left; caption-side: top"},

@@ -2,7 +2,8 @@
 
 No sentence is written beforehand: who is ahead, on how many seeds, whether a test calls it
 significant and whether the paper's value is met all follow from the rows. The rule of a verdict is
-stated with it: `reproduced` = our mean lies inside the paper's mean +- 2 of its standard deviations.
+stated with it: a mean is `reproduced` inside the paper's mean +- 2 of its standard deviations, a test
+if both find the same significant sign or neither finds any.
 """
 # pandas annotates most results as unions of Series, DataFrame and scalars, which says nothing.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
@@ -18,10 +19,12 @@ import numpy as np
 import pandas as pd
 
 from rslib import plots, stats, tables
-from rslib.paper import dataset_name
+from rslib.table_rows import named
 from rslib.typeset import Table, plain_table
 
 RULE = "reproduced: our mean is inside the paper's mean ± 2 of its standard deviations"
+TEST_RULE = "reproduced: significant (p < 0.05) with the same sign in both, or in neither"
+LEVEL = 0.05
 ALMOST = 0.25  # points: a published deviation of 0.02 would call any honest rerun a failure
 
 
@@ -43,7 +46,8 @@ def compared(
     groups = rows.groupby(list(group_keys), sort=False) if group_keys else [((), rows)]
     lines = []
     for key, part in groups:
-        name = ", ".join(map(str, key if isinstance(key, tuple) else (key,)))
+        keys = key if isinstance(key, tuple) else (key,)
+        name = ", ".join(str(named(k, v)) for k, v in zip(group_keys, keys, strict=True))
         mine = _by_seed(part, ours, metric)
         if not len(mine):
             lines.append(f"- {name + ': ' if name else ''}{ours} has not been run.")
@@ -137,10 +141,7 @@ def against_paper(table: Table, what: str) -> Table:
     values["verdict"] = [
         verdict(v["mean"], v["paper_mean"], v["paper_std"]) for _, v in values.iterrows()
     ]
-    names = [c for c in ("dataset", "selection", "replay", "memory_size", "label") if c in values]
-    frame = values[names].copy()
-    if "dataset" in frame:
-        frame["dataset"] = frame["dataset"].map(dataset_name)
+    frame = _places(values, "label")
     frame["metric"] = values["metric"].str.upper()
     frame["ours"] = _plus_minus(values["mean"], values["std"])
     frame["n"] = values["n"].astype(int)
@@ -149,14 +150,48 @@ def against_paper(table: Table, what: str) -> Table:
     return plain_table(frame.reset_index(drop=True), f"{what}. {RULE} (or within {ALMOST} points)")
 
 
+def test_verdict(t: float, p: float, paper_t: float, paper_p: float) -> str:
+    """One Welch test against the paper's: the same answer to "is it significant, and which way?" """
+    if not (isfinite(p) and isfinite(paper_p)):
+        return "-"
+    if (p < LEVEL) != (paper_p < LEVEL):
+        sign = "" if t * paper_t > 0 else ", other sign"
+        return ("only here significant" if p < LEVEL else "not significant here") + sign
+    return "reproduced" if p >= LEVEL or t * paper_t > 0 else "significant the other way"
+
+
+def tests_against_paper(table: Table, what: str) -> Table:
+    """Every test of a `welch_table(..., paper_table=...)`: ours, the paper's, and the verdict."""
+    values = table.values
+    values = values[values["paper_p"].notna()]
+    frame = _places(values, "comparison")
+    for side, t, p in (("ours", "t", "p"), ("paper", "paper_t", "paper_p")):
+        pairs = zip(values[t], values[p], strict=True)
+        frame[side] = [f"t = {x:.2f}, p = {y:.3f}" if isfinite(y) else "-" for x, y in pairs]
+    numbers = values[["t", "p", "paper_t", "paper_p"]].itertuples(index=False)
+    frame["verdict"] = [test_verdict(*line) for line in numbers]
+    return plain_table(frame.reset_index(drop=True), f"{what}. {TEST_RULE}")
+
+
+def _places(values: pd.DataFrame, last: str) -> pd.DataFrame:
+    """Where in the paper's table each line stands, in its words."""
+    names = [
+        c for c in ("dataset", "selection", "replay", "scenario", "memory_size") if c in values
+    ]
+    frame = pd.DataFrame({name: [named(name, v) for v in values[name]] for name in names})
+    frame["schedule" if last == "label" else last] = list(values[last])
+    return frame.set_axis(values.index)
+
+
 def counted(table: Table) -> Words:
-    """How many cells of an `against_paper` table are reproduced."""
+    """How many lines of an `against_paper` or `tests_against_paper` table are reproduced."""
     found = table.frame["verdict"]
     judged = found[found != "-"]
     good = int((judged == "reproduced").sum())
     if not len(judged):
         return Words("No cell has a counterpart in the paper (another dataset or setting).")
-    return Words(f"**{good} of {len(judged)}** cells are reproduced ({RULE}).")
+    what, rule = ("tests", TEST_RULE) if "comparison" in table.frame else ("cells", RULE)
+    return Words(f"**{good} of {len(judged)}** {what} are reproduced ({rule}).")
 
 
 def _plus_minus(mean: pd.Series, std: pd.Series) -> list[str]:
@@ -175,8 +210,10 @@ def side_by_side(
     out_dir: Path,
     what: str,
     row_keys: Sequence[str] = ("label",),
+    against: Sequence[str] = ("Random", "ETS", "Heur-GD"),
 ) -> Words:
-    """The paper's table `name` from our rows with a verdict per cell, saved; or that it was not run."""
+    """The paper's table `name` from our rows and its Welch tests, with a verdict per cell and per
+    test, saved; or that it was not run. Without `against` there are no tests."""
     if not len(rows):
         return Words("*Not run: no rows in the store.*")
     table = tables.summary_table(
@@ -187,16 +224,14 @@ def side_by_side(
     if len(judged.frame):
         tables.save_table(judged, f"{name}_verdicts", "paper", out_dir)
         plots.savefig(plots.ours_vs_paper(table), name, "paper", out_dir)
-    html = f"{table._repr_html_()}\n\n{counted(judged)}\n\n{judged._repr_html_()}"
-    return Words(html)
-
-
-def tests_side_by_side(
-    rows: pd.DataFrame, name: str, out_dir: Path, group_keys: Sequence[str] = ("dataset",), **more
-) -> Words:
-    """The Welch tests of the paper's table `name` from our rows, saved; or that it was not run."""
-    if not len(rows):
-        return Words("*Not run: no rows in the store.*")
-    table = tables.welch_table(rows, group_keys=group_keys, paper_table=name, **more)
-    tables.save_table(table, f"{name}_welch", "paper", out_dir)
-    return Words(table._repr_html_())
+    shown = [table._repr_html_(), counted(judged), judged._repr_html_()]
+    if against:
+        groups = ["dataset", *row_keys[:-1]]
+        welch = tables.welch_table(rows, against=against, group_keys=groups, paper_table=name)
+        tables.save_table(welch, f"{name}_welch", "paper", out_dir)
+        tests = tests_against_paper(welch, f"{what}, Welch's tests beside the paper's")
+        shown += [welch._repr_html_()]
+        if len(tests.frame):
+            tables.save_table(tests, f"{name}_welch_verdicts", "paper", out_dir)
+            shown += [counted(tests), tests._repr_html_()]
+    return Words("\n\n".join(shown))

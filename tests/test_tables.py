@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import stat
 
 import numpy as np
@@ -222,6 +223,14 @@ def test_csv_holds_full_numbers():
     mcts = back[(back["label"] == "MCTS") & (back["metric"] == "acc")].iloc[0]
     assert mcts["mean"] == pytest.approx(97) and mcts["std"] == pytest.approx(2**0.5)
     assert mcts["n"] == 5 and mcts["unit"] == "percent"
+
+
+def test_a_table_colours_no_other_table_of_the_page():
+    """Broken: in a notebook with two tables the second's best cells are marked in the first too."""
+    one, two = (tables.summary_table(FIVE.assign(acc=FIVE["acc"] + x)) for x in (0, 0.01))
+    cells = [set(re.findall(r'id="(T_\w+?_row\d+_col\d+)"', t._repr_html_())) for t in (one, two)]
+    assert cells[0] and cells[1] and not cells[0] & cells[1]
+    assert one._repr_html_() == tables.summary_table(FIVE)._repr_html_()  # the same every time
 
 
 def test_html_shows_colours_and_escapes():

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from rslib import tables, verdicts
+from rslib.paper import welch_tests
 
 
 def rows(mcts=(0.98, 0.97), ets=(0.96, 0.98), dataset="mnist"):
@@ -63,11 +64,57 @@ def test_against_paper_takes_only_cells_the_paper_has():
     """Broken: an embedded dataset is judged against a number that is not its own."""
     table = tables.summary_table(rows(), ("selection", "label"), paper_table="memory_selection")
     judged = verdicts.against_paper(table, "test")
-    assert set(judged.frame["label"]) == {"MCTS", "ETS"} and len(judged.frame) == 4
-    mcts = judged.frame.query("label == 'MCTS' and metric == 'ACC'").iloc[0]
+    assert set(judged.frame["schedule"]) == {"MCTS", "ETS"} and len(judged.frame) == 4
+    mcts = judged.frame.query("schedule == 'MCTS' and metric == 'ACC'").iloc[0]
     assert mcts["paper"].startswith("97.93") and mcts["verdict"] == "reproduced"
+    assert set(judged.frame["dataset"]) == {"Split MNIST"}  # in the paper's words
     assert "of 4** cells are reproduced" in verdicts.counted(judged)
     ours = tables.summary_table(
         rows(dataset="digits"), ("selection", "label"), paper_table="memory_selection"
     )
     assert "No cell has a counterpart" in verdicts.counted(verdicts.against_paper(ours, "test"))
+
+
+def test_verdict_rule_of_a_test():
+    """Broken: a significant result is called reproduced that is not one here, or points elsewhere."""
+    judge = verdicts.test_verdict
+    assert judge(3.0, 0.01, 2.5, 0.04) == "reproduced"
+    assert judge(0.5, 0.60, -0.7, 0.50) == "reproduced"  # neither found anything
+    assert judge(-3.0, 0.01, 2.5, 0.04) == "significant the other way"
+    assert judge(1.0, 0.30, 2.5, 0.04) == "not significant here"
+    assert judge(3.0, 0.01, 1.0, 0.30) == "only here significant"
+    assert judge(-3.0, 0.01, 1.0, 0.30) == "only here significant, other sign"
+    assert judge(np.nan, np.nan, 2.5, 0.04) == "-"
+
+
+def test_tests_beside_the_papers():
+    """Broken: our test is judged against another comparison's, or against a dataset's it is not."""
+    table = tables.welch_table(
+        rows(),
+        against=("ETS",),
+        group_keys=("dataset", "selection"),
+        paper_table="memory_selection",
+    )
+    (line,) = verdicts.tests_against_paper(table, "test").frame.to_dict("records")
+    theirs = welch_tests().query(
+        "table == 'memory_selection' and dataset == 'mnist' and group == 'Uniform'"
+        " and comparison == 'MCTS vs ETS'"
+    )
+    assert (line["selection"], line["comparison"]) == ("Uniform", "MCTS vs ETS")
+    assert line["paper"] == f"t = {theirs['t'].item():.2f}, p = {theirs['p'].item():.3f}"
+    assert "of 1** tests are reproduced" in verdicts.counted(
+        verdicts.tests_against_paper(table, "test")
+    )
+
+
+def test_side_by_side_saves_cells_and_tests(tmp_path):
+    """Broken: 09 shows a table that is not in tables/paper, or tests nobody asked for."""
+    keys = ("selection", "label")
+    said = verdicts.side_by_side(rows(), "memory_selection", tmp_path, "T", keys, ("ETS",))
+    names = {path.name for path in (tmp_path / "tables" / "paper").iterdir()}
+    kinds = ("", "_verdicts", "_welch", "_welch_verdicts")
+    assert {f"memory_selection{kind}.tex" for kind in kinds} <= names
+    assert "cells are reproduced" in said and "tests are reproduced" in said
+    plain = verdicts.side_by_side(rows(), "memory_selection", tmp_path, "T", keys, ())
+    assert "tests are" not in plain
+    assert "Not run" in verdicts.side_by_side(pd.DataFrame(), "tiny_memory", tmp_path, "T")
