@@ -153,8 +153,8 @@ not run. Where we deviate from the authors' released code on purpose (all schedu
 _POLICIES = """*All schedules* is the mean over every schedule of a tree, *Best constant* one schedule
 chosen on the training environments, *Oracle* the best schedule by validation accuracy; *gap closed* is
 the share of the way from the first to the last. n/a: the rule wants to replay nothing, which the
-released trees lack; \\*: the nearest action of the tree stood in. The paper's ranks are among ten methods, in
-other environments.
+released trees lack; \\*: the nearest action of the tree stood in. The paper's ranks are
+among ten methods, in other environments.
 """
 
 
