@@ -14,16 +14,14 @@ import gzip
 import os
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from math import isfinite
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from rslib import schedule
+from rslib.executors import in_processes
 from rslib.table_tree import Table, action_shares, tree_shape
 
 
@@ -227,23 +225,6 @@ def live_tree(environment: Any, store: Any = None) -> Any:
     from rslib import ScheduleTree  # here, so that reading a table needs nothing that trains
 
     return ScheduleTree(environment, store=store)
-
-
-def in_processes(work: Callable, jobs: Sequence[tuple], workers: int, title: str) -> list:
-    """`work(*job)` for every job, in order; one thread per process, one process per core."""
-    if not jobs:
-        return []
-    with tqdm(total=len(jobs), desc=title) as bar:
-        if workers <= 1 or len(jobs) <= 1:
-            return [(work(*job), bar.update())[0] for job in jobs]
-        from rslib.experiments import start_worker  # here: reading a table needs no torch
-
-        context = get_context("spawn")  # a forked torch can deadlock
-        with ProcessPoolExecutor(workers, context, start_worker) as pool:
-            futures = [pool.submit(work, *job) for job in jobs]
-            for future in futures:
-                future.add_done_callback(lambda _: bar.update())
-            return [future.result() for future in futures]
 
 
 def _build(environment: Any, store: Any, make_tree: Callable) -> Table:

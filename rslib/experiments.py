@@ -11,13 +11,11 @@ from __future__ import annotations
 import concurrent.futures as cf
 import functools
 import math
-import multiprocessing
-import os
 import statistics
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,6 +26,7 @@ from tqdm.auto import tqdm
 
 from rslib import search
 from rslib.environment import Environment
+from rslib.executors import executor_for, finished, stop_workers
 from rslib.learner import Learner
 from rslib.memory import fill
 from rslib.schedule import n_actions
@@ -90,10 +89,10 @@ def run_cells(
     # Longest first (it sorts stably): a BFS that starts last would leave the other cores idle.
     left = [i for i in range(len(cells)) if i not in rows]
     order = sorted(left, key=lambda i: -_trainings(cells[i]))
-    with _executor(executor, n_jobs, len(order)) as pool:
+    with executor_for(executor, n_jobs, len(order)) as pool:
         jobs = {pool.submit(run_cell, cells[i], store): i for i in order}
         try:
-            done = tqdm(_finished(jobs), "cells", len(order), disable=not progress or not order)
+            done = tqdm(finished(jobs), "cells", len(order), disable=not progress or not order)
             for job in done:
                 try:
                     error = job.exception()
@@ -108,7 +107,7 @@ def run_cells(
             for job in jobs:
                 job.cancel()
             if executor is None:
-                _stop_workers(pool)
+                stop_workers(pool)
             print(f"interrupted: {len(rows)} of {len(cells)} cells are done and kept")
     frame = pd.DataFrame([rows[i] for i in sorted(rows)])
     if failed and strict:
@@ -269,87 +268,3 @@ def _new_tree(
     environment: Environment, key: str, folder: Path, shipped: Path | None
 ) -> ScheduleTree:
     return ScheduleTree(environment, Store(folder, shipped))
-
-
-class _Serial(cf.Executor):
-    """Runs each job when it is asked for: the simplest thing that can be interrupted."""
-
-    def submit(self, fn, /, *args, **kwargs):
-        job: cf.Future = cf.Future()
-        job.work = functools.partial(fn, *args, **kwargs)  # type: ignore[attr-defined]
-        return job
-
-
-def _finished(jobs: dict) -> Iterator:
-    """Jobs as they finish; serial ones are worked off here."""
-    first = next(iter(jobs), None)
-    if hasattr(first, "work"):
-        for job in jobs:
-            try:
-                job.set_result(job.work())
-            except Exception as error:
-                job.set_exception(error)
-            yield job
-    else:
-        yield from cf.as_completed(jobs)
-
-
-class _executor:
-    """The executor to use, closed at the end if it was made here."""
-
-    def __init__(self, given: Any, n_jobs: int | None, n_cells: int):
-        self.given, self.n_cells = given, n_cells
-        self.n_jobs = n_jobs if n_jobs is not None else (os.cpu_count() or 1)
-        self.made: Any = None
-
-    def __enter__(self) -> Any:
-        if self.given is not None:
-            return _as_executor(self.given)
-        address = os.environ.get("RSLIB_CLUSTER")
-        if address:
-            from distributed import Client  # pyright: ignore[reportMissingImports]
-
-            self.made = Client(address)
-            return _as_executor(self.made)
-        elif self.n_jobs > 1 and self.n_cells > 1:
-            # Spawned, not forked: torch's threads do not survive a fork.
-            context = multiprocessing.get_context("spawn")
-            n = min(self.n_jobs, self.n_cells)
-            self.made = cf.ProcessPoolExecutor(n, context, start_worker)
-        else:
-            self.made = _Serial()
-        return self.made
-
-    def __exit__(self, kind, error, trace) -> None:
-        if isinstance(self.made, cf.Executor):
-            self.made.shutdown(wait=True, cancel_futures=True)
-        elif self.made is not None:
-            self.made.close()
-
-
-def _as_executor(given: Any) -> Any:
-    """A Dask client gives an executor; not "pure", or equal cells would be one job."""
-    return given.get_executor(pure=False) if hasattr(given, "get_executor") else given
-
-
-def _stop_workers(pool: Any) -> None:
-    """End our own processes in the middle of their cells: the store keeps every finished node."""
-    for process in dict(getattr(pool, "_processes", None) or {}).values():
-        process.terminate()
-
-
-def start_worker() -> None:
-    """What every worker process does first: one torch thread, and never outlive its parent."""
-    import torch
-
-    os.environ["OMP_NUM_THREADS"] = "1"
-    torch.set_num_threads(1)
-    # A killed notebook cannot end its workers, and they would wait for work for ever.
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)  # in the middle of a cell: the store keeps every finished node

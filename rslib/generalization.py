@@ -19,7 +19,8 @@ from typing import Any
 import pandas as pd
 
 from rslib import a2c, dqn, presets_rl, scoring
-from rslib.env_tables import from_tree, in_processes, policy_environment
+from rslib.env_tables import from_tree, policy_environment
+from rslib.executors import in_processes
 from rslib.params import REPOSITORY
 from rslib.propose import LearnedPolicy, Policy
 from rslib.table_tree import Table

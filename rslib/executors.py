@@ -1,0 +1,115 @@
+"""Where the cells of a grid run: in this process, in processes of our own, or on a Dask cluster.
+
+Every choice looks like a `concurrent.futures` executor to `rslib.experiments`, which neither knows
+nor cares which it is. Our own processes have one torch thread each and end with their parent.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures as cf
+import functools
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tqdm.auto import tqdm
+
+_SPAWN = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+
+
+class Serial(cf.Executor):
+    """Runs each job when it is asked for: the simplest thing that can be interrupted."""
+
+    def submit(self, fn, /, *args, **kwargs):
+        job: cf.Future = cf.Future()
+        job.work = functools.partial(fn, *args, **kwargs)  # type: ignore[attr-defined]
+        return job
+
+
+def finished(jobs: dict) -> Iterator:
+    """Jobs as they finish; serial ones are worked off here."""
+    first = next(iter(jobs), None)
+    if hasattr(first, "work"):
+        for job in jobs:
+            try:
+                job.set_result(job.work())
+            except Exception as error:
+                job.set_exception(error)
+            yield job
+    else:
+        yield from cf.as_completed(jobs)
+
+
+class executor_for:
+    """The executor to use, closed at the end if it was made here."""
+
+    def __init__(self, given: Any, n_jobs: int | None, n_cells: int):
+        self.given, self.n_cells = given, n_cells
+        self.n_jobs = n_jobs if n_jobs is not None else (os.cpu_count() or 1)
+        self.made: Any = None
+
+    def __enter__(self) -> Any:
+        if self.given is not None:
+            return _as_executor(self.given)
+        address = os.environ.get("RSLIB_CLUSTER")
+        if address:
+            from distributed import Client  # pyright: ignore[reportMissingImports]
+
+            self.made = Client(address)
+            return _as_executor(self.made)
+        elif self.n_jobs > 1 and self.n_cells > 1:
+            n = min(self.n_jobs, self.n_cells)
+            self.made = cf.ProcessPoolExecutor(n, _SPAWN, start_worker)
+        else:
+            self.made = Serial()
+        return self.made
+
+    def __exit__(self, kind, error, trace) -> None:
+        if isinstance(self.made, cf.Executor):
+            self.made.shutdown(wait=True, cancel_futures=True)
+        elif self.made is not None:
+            self.made.close()
+
+
+def _as_executor(given: Any) -> Any:
+    """A Dask client gives an executor; not "pure", or equal cells would be one job."""
+    return given.get_executor(pure=False) if hasattr(given, "get_executor") else given
+
+
+def stop_workers(pool: Any) -> None:
+    """End our own processes in the middle of their cells: the store keeps every finished node."""
+    for process in dict(getattr(pool, "_processes", None) or {}).values():
+        process.terminate()
+
+
+def in_processes(work: Callable, jobs: Sequence[tuple], workers: int, title: str) -> list:
+    """`work(*job)` for every job, in order; one thread per process, one process per core."""
+    if not jobs:
+        return []
+    with tqdm(total=len(jobs), desc=title) as bar:
+        if workers <= 1 or len(jobs) <= 1:
+            return [(work(*job), bar.update())[0] for job in jobs]
+        with cf.ProcessPoolExecutor(workers, _SPAWN, start_worker) as pool:
+            futures = [pool.submit(work, *job) for job in jobs]
+            for future in futures:
+                future.add_done_callback(lambda _: bar.update())
+            return [future.result() for future in futures]
+
+
+def start_worker() -> None:
+    """What every worker process does first: one torch thread, and never outlive its parent."""
+    import torch
+
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+    # A killed notebook cannot end its workers, and they would wait for work for ever.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)  # in the middle of a cell: the store keeps every finished node
