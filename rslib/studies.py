@@ -219,3 +219,10 @@ def coverage(datasets: list[Parameters]) -> pd.DataFrame:
             column[name] = f"{len(experiments.look_up(cells))} of {len(cells)}"
         found[q.title] = column
     return pd.DataFrame(found)
+
+
+def missing(q: Parameters, notebook: str) -> int:
+    """How many of a notebook's runs on this dataset are not in the store."""
+    mine = [study for name, study in STUDIES.items() if name.startswith(notebook)]
+    cells = [cell for study in mine for cell in asked(study, q)]
+    return len(cells) - len(experiments.look_up(cells))
