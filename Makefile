@@ -14,7 +14,7 @@ SEEDS ?= 0-9
 ROWS ?= 6
 
 .DEFAULT_GOAL := help
-.PHONY: help paper-figures report test test-all lint bench lab data environments verify reproducibility clean
+.PHONY: help paper-figures report test test-all lint bench lab data environments verify reproducibility pictures clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -65,6 +65,10 @@ verify: .venv/.installed ## train random rows of results/ again and compare: ROW
 
 reproducibility: .venv/.installed ## write REPRODUCIBILITY.md from the rows there are
 	$(PY) -m rslib.reproducibility
+
+pictures: .venv/.installed ## the figures of the shipped results into docs/results: DATASETS="mnist"
+	$(PY) -m rslib.paper_figures --profile paper --datasets "$(DATASETS)" --out-dir build --executed build/executed
+	for d in $(DATASETS); do mkdir -p docs/results/$$d && cp build/figures/$$d/*.png docs/results/$$d/; done
 
 environments: .venv/.installed ## tables of whole schedule trees for policy learning: DATASET=digits SEEDS=0-9
 	$(PY) -m rslib.env_tables build --dataset $(DATASET) --seeds $(SEEDS) --out executed/environments/$(DATASET).csv.gz

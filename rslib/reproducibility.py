@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
@@ -138,7 +139,7 @@ def report(store: Store) -> str:
     lines += ["", f"*Cells are {verdicts.RULE}, or within {verdicts.ALMOST} points.*"]
     lines += [f"*Tests are {verdicts.TEST_RULE}.*", ""]
     lines += ["## Every cell that has a counterpart\n", *details] if details else []
-    lines += _differences(judgements) + _policies()
+    lines += _differences(judgements) + _policies() + _pictures()
     lines += [costs.account([(i.notebook, i.study) for i in ITEMS if i.study], datasets, store)]
     return "\n".join(lines)
 
@@ -227,6 +228,17 @@ def _policies() -> list[str]:
         lines += [f"{what}.\n", _markdown(scoring.printable(name, rows)), ""]
         lines += [scoring.in_words(name, rows), ""]
     return [*lines, _POLICIES] if len(lines) > 1 else []
+
+
+def _pictures(folder: Path = REPOSITORY / "docs" / "results") -> list[str]:
+    """The figures of the shipped results (`make pictures` puts them there), dataset by dataset."""
+    lines = []
+    for dataset in sorted(path for path in folder.glob("*") if path.is_dir()):
+        lines += [f"## Figures: {named('dataset', dataset.name)}\n"]
+        for picture in sorted(dataset.glob("*.png")):
+            where = picture.relative_to(folder.parents[1]).as_posix()
+            lines += [f"![{picture.stem.replace('_', ' ')}]({where})\n"]
+    return lines
 
 
 def _markdown(frame: pd.DataFrame) -> str:
