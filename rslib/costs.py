@@ -1,4 +1,4 @@
-"""What the runs cost: core-hours per notebook here, beside the released code's and the paper's."""
+"""What the runs cost: core-hours per experiment here, beside the released code's and the paper's."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ PAPER_SECONDS = (
 
 
 def account(asked: Sequence[tuple[str, Study]], datasets: list[Parameters], store: Store) -> str:
-    """Core-hours per notebook of the runs there are, beside the released code's and the paper's.
+    """Core-hours per experiment of the runs there are, beside the released code's and the paper's.
 
-    A training that several notebooks use is counted in each: it is what one of them alone costs.
+    A training that several experiments use is counted in each: it is what one of them alone costs.
     """
     lines = ["## What it cost\n"]
     lines += [
-        "| notebook | dataset | schedules | trainings | core-hours here | released code | paper |"
+        "| in the paper | dataset | schedules | trainings | core-hours here | released code | paper |"
     ]
     lines += ["|---|---|---|---|---|---|---|"]
     everything: set[tuple[str, str]] = set()
-    for notebook, study in asked:
+    for what, study in asked:
         for q in datasets:
             n, nodes = _walked(studies.asked(study, q), store)
             everything |= nodes
             if n:
-                lines.append(f"| `{notebook}` | {q.title} | {_costs(q, n, nodes, store)} |")
+                lines.append(f"| {what} | {q.title} | {_costs(q, n, nodes, store)} |")
     hours = _hours(everything, store)
     return "\n".join(
         [

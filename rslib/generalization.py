@@ -249,21 +249,19 @@ def write(result: Findings, folder: Path, settings: Mapping[str, Any]) -> None:
     (folder / "about.json").write_text(json.dumps(about, indent=1) + "\n")
 
 
-def finished(folder: Path = REPOSITORY / "results" / "policies") -> dict[str, pd.DataFrame]:
-    """The rows of every experiment in `folder`'s folders, by a sentence that says what was run."""
-    found = {}
-    for path in sorted(folder.glob("*/about.json")):
-        about = json.loads(path.read_text())
-        found[_sentence(about)] = pd.read_csv(path.with_name("rows.csv"))
-    return found
+def finished(folder: Path = REPOSITORY / "results" / "policies") -> list[tuple[str, pd.DataFrame]]:
+    """Every experiment in `folder`'s folders: a sentence that says what was run, and its rows."""
+    return [
+        (_sentence(json.loads(path.read_text())), pd.read_csv(path.with_name("rows.csv")))
+        for path in sorted(folder.glob("*/about.json"))
+    ]
 
 
 def _sentence(about: Mapping[str, Any]) -> str:
-    trained = "; ".join(f"{agent.upper()} on {text}" for agent, text in about["train"].items())
-    return (
-        f"{about['experiment'].replace('_', ' ').capitalize()}: tested on {about['test']}, trained "
-        f"{trained}. Environments: {', '.join(about['tables'])}"
-    )
+    trained = [f"{agent.upper()} trained on {text}" for agent, text in about["train"].items()]
+    facts = [f"tested on {about['test']}", *trained, f"{about['profile']} settings"]
+    what = about["experiment"].replace("_", " ").capitalize()
+    return f"{what}: {'; '.join(facts)}. Environments: {', '.join(about['tables'])}"
 
 
 if __name__ == "__main__":

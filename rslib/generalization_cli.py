@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from math import isnan
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -36,12 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--live", metavar="DATASET", help="instead: train the schedule trees of this dataset")
     add("--agent", nargs="+", default=["a2c"], choices=sorted(AGENTS))
     add("--train", type=parse_seeds, help="seeds, such as 0-9,20-39; default: each agent's own")
-    add("--test", type=parse_seeds, default=parse_seeds("40-49"))
+    add("--test", type=parse_seeds, help="default: 40-49, the last that the authors released")
     add("--train-dataset", nargs="+", help="datasets to train on; default: the tables' only one")
     add("--test-dataset", help="dataset to test on; default: the one trained on")
     add("--experiment", default="new_task_order", choices=EXPERIMENTS)
     add("--profile", default="paper", choices=["paper", "quick"])
-    add("--seeds", type=int, default=presets_rl.POLICY_SEEDS, help="policy seeds")
+    add("--seeds", type=int, help="policy seeds; default: the profile's")
     add("--set", nargs="+", default=[], metavar="NAME=VALUE", help="change an agent's argument")
     add("--store", type=Path, help="with --live: where finished trainings are kept")
     add("--workers", type=int, default=1)
@@ -51,6 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if bool(given.tables) == bool(given.live):
         parser.error("give either --tables or --live")
     if given.live:
+        ignored = ("train", "test", "train_dataset", "test_dataset", "set")
+        for name in (name for name in ignored if getattr(given, name)):
+            parser.error(f"--{name.replace('_', '-')} goes with --tables, not with --live")
         from rslib import Store
 
         result = run_live(
@@ -63,11 +67,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
             workers=given.workers,
             agents=given.agent,
         )
-        told = {"tables": [f"trees of {given.live} trained here"], "train": {}, "test": given.live}
+        told = {"tables": ["trained here"], "train": {}, "test": given.live}
     else:
         agents, test, choosing = _from_tables(given, parser)
         result = run(
-            given.experiment, agents, test, choosing, given.seeds, given.out, given.workers
+            given.experiment,
+            agents,
+            test,
+            choosing,
+            given.seeds or presets_rl.POLICY_SEEDS,
+            given.out,
+            given.workers,
         )
         told = {
             "tables": [path.name for path in given.tables],
@@ -76,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         }
     seconds = time.perf_counter() - started
     if given.out:
-        settings = {"experiment": given.experiment, "profile": given.profile, "seconds": seconds}
+        settings = {"experiment": given.experiment, "profile": given.profile}
         write(result, given.out, settings | told)
     print(as_text(result.summary(), result.curves))
     print(f"{seconds:.0f} s in all")
@@ -93,7 +103,7 @@ def _from_tables(
     if len(names) > 1 and not (given.train_dataset and given.test_dataset):
         parser.error(f"the tables hold {names}: say --train-dataset and --test-dataset")
     test_name = given.test_dataset or on[0]
-    held_out = [(test_name, seed) for seed in given.test]
+    held_out = [(test_name, seed) for seed in given.test or parse_seeds("40-49")]
     settings = {
         name: presets_rl.agent_settings(name, given.experiment, test_name, given.profile)
         for name in given.agent
@@ -110,14 +120,34 @@ def _from_tables(
         parser.error(f"not in the tables: {missing}")
     if set(wanted) & set(held_out):
         parser.error(f"both trained and tested on: {sorted(set(wanted) & set(held_out))}")
-    changes = dict(text.partition("=")[::2] for text in given.set)
-    agents = []
-    for name, (_, args) in settings.items():
-        types = {k: type(v) for k, v in asdict(args).items()}
-        mine = {k: types[k](v) for k, v in changes.items() if k in types}
-        agents.append(Agent(name, replace(args, **mine), [known[pair] for pair in lists[name]]))
-    choosing = first_of_each(wanted, presets_rl.TAU_ENVIRONMENTS_DEFAULT)
+    agents = [
+        Agent(name, _changed(args, given.set, settings, parser), [known[p] for p in lists[name]])
+        for name, (_, args) in settings.items()
+    ]
+    place = (given.experiment, test_name.lower())
+    n_tau = presets_rl.TAU_ENVIRONMENTS.get(place, presets_rl.TAU_ENVIRONMENTS_DEFAULT)
+    choosing = first_of_each(wanted, n_tau)
     return agents, [known[pair] for pair in held_out], [known[pair] for pair in choosing]
+
+
+def _changed(
+    args: Any, texts: Sequence[str], settings: dict, parser: argparse.ArgumentParser
+) -> Any:
+    """An agent's arguments with those of `--set` that are its own; a name no agent has is refused."""
+    everyone = {name for _, one in settings.values() for name in asdict(one)}
+    mine = asdict(args)
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if name not in everyone or not equals:
+            parser.error(
+                f"--set takes NAME=VALUE with one of {', '.join(sorted(everyone))}: {text!r}"
+            )
+        if name in mine:
+            try:
+                mine[name] = type(mine[name])(value)
+            except ValueError:
+                parser.error(f"--set {text}: not a value like {mine[name]!r}")
+    return replace(args, **mine)
 
 
 def _listed(tables: Sequence[Table]) -> str:

@@ -30,6 +30,7 @@ from rslib.schedule_plots import (
     schedule_tree,
     task_accuracies,
 )
+from rslib.table_rows import named
 from rslib.typeset import Table
 
 __all__ = [
@@ -127,7 +128,7 @@ def acc_by_setting(
         for i in range(1, len(settings)):
             ax.axvline(i - 0.5, color="#CCCCCC", linewidth=0.6)
         ax.grid(False, axis="x")
-        ax.set_xticks(range(len(settings)), [setting_name(by, s) for s in settings])
+        ax.set_xticks(range(len(settings)), [str(named(by, s)) for s in settings])
         ax.set_xlim(-0.5, len(settings) - 0.5)
         ax.set(ylabel=_METRICS.get(metric, metric), title=paper.dataset_name(str(dataset)))
     style.legend_below(fig, axes, 8)
@@ -264,7 +265,7 @@ def ours_vs_paper(table: Table, metric: str = "acc", n_columns: int = 2) -> Figu
                     mean, at, xerr=std if np.isfinite(std) else 0, marker=look.marker, markersize=4,
                     color=look.color, markerfacecolor=face, markeredgewidth=0.9, elinewidth=0.8,
                 )  # fmt: skip
-        names = [" ".join(setting_name(k, row[k]) for k in keys) for row in part.to_dict("records")]
+        names = [" ".join(str(named(k, row[k])) for k in keys) for row in part.to_dict("records")]
         ax.set_yticks(range(len(part)), names)
         ax.set_ylim(len(part) - 0.5, -0.5)
         ax.set_title(paper.dataset_name(str(dataset)))
@@ -285,9 +286,3 @@ def _spread(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean -+ population std over axis 0, as in the tables; of one seed, the seed itself."""
     mean, std = curves.mean(axis=0), curves.std(axis=0)
     return mean - std, mean + std
-
-
-def setting_name(key: str, value: Any) -> str:
-    """A setting in the paper's words: selection \"kmeans\" is k-means, memory size 10 is M=10."""
-    names = {"selection": paper.SELECTIONS, "replay": paper.REPLAY_METHODS}
-    return str(names.get(key, {}).get(value, f"M={value:.0f}" if key == "memory_size" else value))

@@ -1,7 +1,8 @@
 """Profiles: how much of each experiment is run. Data only.
 
 `smoke` is for tests (seconds per notebook), `quick` the default (every figure and table from embedded
-data in minutes), `paper` the paper's own settings. A notebook parameter that is given beats its profile.
+data in minutes), `paper` the paper's own settings (but BFS on two of its seeds). A notebook parameter
+that is given beats its profile.
 """
 
 from __future__ import annotations

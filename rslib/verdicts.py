@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from rslib import plots, stats, tables
-from rslib.table_rows import named
+from rslib.table_rows import as_tuple, named
 from rslib.typeset import Table, plain_table
 
 RULE = "reproduced: our mean is inside the paper's mean ± 2 of its standard deviations"
@@ -46,8 +46,7 @@ def compared(
     groups = rows.groupby(list(group_keys), sort=False) if group_keys else [((), rows)]
     lines = []
     for key, part in groups:
-        keys = key if isinstance(key, tuple) else (key,)
-        name = ", ".join(str(named(k, v)) for k, v in zip(group_keys, keys, strict=True))
+        name = ", ".join(str(named(k, v)) for k, v in zip(group_keys, as_tuple(key), strict=True))
         mine = _by_seed(part, ours, metric)
         if not len(mine):
             lines.append(f"- {name + ': ' if name else ''}{ours} has not been run.")
@@ -128,8 +127,8 @@ def _widest(values: pd.DataFrame, across: str, within: str) -> tuple[float, str]
     found = []
     for fixed, part in values.groupby(within, sort=False):
         best, worst = (part.loc[part["mean"].agg(f)] for f in ("idxmax", "idxmin"))
-        ends = [f"{plots.setting_name(across, c[across])} {c['mean']:.2f} %" for c in (best, worst)]
-        where = f"with {plots.setting_name(within, fixed)}, {ends[0]} against {ends[1]}"
+        ends = [f"{named(across, c[across])} {c['mean']:.2f} %" for c in (best, worst)]
+        where = f"with {named(within, fixed)}, {ends[0]} against {ends[1]}"
         found.append((best["mean"] - worst["mean"], where))
     return max(found, key=lambda item: item[0])
 
@@ -168,6 +167,14 @@ def tests_against_paper(table: Table, what: str) -> Table:
     for side, t, p in (("ours", "t", "p"), ("paper", "paper_t", "paper_p")):
         pairs = zip(values[t], values[p], strict=True)
         frame[side] = [f"t = {x:.2f}, p = {y:.3f}" if isfinite(y) else "-" for x, y in pairs]
+    frame.insert(
+        frame.columns.get_loc("ours") + 1,
+        "n",
+        [
+            f"{a:.0f}" if a == b else f"{a:.0f}, {b:.0f}"
+            for a, b in zip(values["n_ours"], values["n_other"], strict=True)
+        ],
+    )
     numbers = values[["t", "p", "paper_t", "paper_p"]].itertuples(index=False)
     frame["verdict"] = [test_verdict(*line) for line in numbers]
     return plain_table(frame.reset_index(drop=True), f"{what}. {TEST_RULE}")
@@ -188,9 +195,13 @@ def counted(table: Table) -> Words:
     found = table.frame["verdict"]
     judged = found[found != "-"]
     good = int((judged == "reproduced").sum())
-    if not len(judged):
+    if not len(found):
         return Words("No cell has a counterpart in the paper (another dataset or setting).")
     what, rule = ("tests", TEST_RULE) if "comparison" in table.frame else ("cells", RULE)
+    if not len(judged):
+        return Words(
+            f"None of the {len(found)} {what} can be judged yet: too few runs have a result."
+        )
     return Words(f"**{good} of {len(judged)}** {what} are reproduced ({rule}).")
 
 

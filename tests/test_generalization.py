@@ -303,13 +303,21 @@ def test_the_command(tmp_path, capsys):
     assert "Oracle" in printed and "gap closed" in printed and "20 updates" in printed
     assert {"rows.csv", "summary.csv", "about.json", "a2c_1.pt"} <= {p.name for p in out.iterdir()}
     assert len(pd.read_csv(out / "rows.csv")) == 2 * 2 * 12
-    ((words, rows),) = generalization.finished(tmp_path).items()
-    assert "tested on" in words and "2-3" in words and "A2C on" in words and "t.csv.gz" in words
+    ((words, rows),) = generalization.finished(tmp_path)
+    assert "2-3; A2C trained on" in words and "0-1; paper settings" in words and "t.csv.gz" in words
     assert scoring.summary(rows).equals(pd.read_csv(out / "summary.csv", index_col="label"))
-    for test, message in (("1-2", "both trained and tested"), ("2-9", "not in the tables")):
+    for more, message in (
+        (["--test", "1-2"], "both trained and tested"),
+        (["--test", "2-9"], "not in the tables"),
+        (["--test", "2-3", "--set", "udpates=9"], "NAME=VALUE with one of alpha"),
+        (["--test", "2-3", "--set", "updates=few"], "not a value like"),
+    ):
         with pytest.raises(SystemExit):
-            generalization_cli.main([*command, "--test", test])
+            generalization_cli.main([*command, *more])
         assert message in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        generalization_cli.main(["--live", "digits", "--set", "updates=20"])
+    assert "--set goes with --tables" in capsys.readouterr().err
 
 
 def test_each_agent_trains_on_the_environments_the_paper_gives_it(tmp_path, capsys):

@@ -174,14 +174,18 @@ def test_the_papers_settings_draw_what_is_there_and_train_only_what_is_named(
     out = ["--out-dir", str(tmp_path), "--executed", str(tmp_path / "executed")]
     command = ["--profile", "paper", "--datasets", "digits", *out]
     assert paper_figures.main(command) == 0
-    assert run == ["00", "01", "09"]
+    assert run == ["01", "09"]
     said = capsys.readouterr().out
-    assert "02_schedule_search digits: skipped, it lacks 3 runs." in said
+    assert "02_schedule_search digits: skipped, 3 of its runs are not there." in said
     assert 'make paper-figures PROFILE=paper DATASETS="digits" NOTEBOOKS=02' in said
-    assert "07_generalization : skipped" not in said and "07_generalization: skipped" in said
+    assert "07_generalization: skipped" in said
     run.clear()
     assert paper_figures.main([*command, "--notebooks", "02"]) == 0
     assert run == ["02"]
+    run.clear()
+    both = ["--profile", "paper", "--datasets", "digits minst", *out]
+    assert paper_figures.main(both) == 1  # what is misspelt is told, the other drawn all the same
+    assert run == ["01", "09"] and "FAILED: 01_single_task_replay minst" in capsys.readouterr().err
 
 
 def test_what_a_notebook_lacks_is_counted(tmp_path, monkeypatch):

@@ -53,11 +53,6 @@ def percent(value: float) -> str:
     return f"{value:.2%}"
 
 
-def says(page, css: str, expected: str) -> None:
-    """A page draws the parts of a panel one after another: each is waited for, bounded, by itself."""
-    lab.wait_for_text(page, css, expected)
-
-
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """The start page, run; one server, kernel and browser for the tests below, ended after them."""
@@ -91,7 +86,7 @@ def test_you_are_the_scheduler(page):
     press(page, "Train", "keyboard")
     until(page, lambda: len(shares(page)) == 3, "task 3 to be learned")
     node = tree().walk(((10,), (7, 3)))
-    says(page, f"{PLAY} .rslib-step .acc", percent(node.acc))
+    lab.wait_for_text(page, f"{PLAY} .rslib-step .acc", percent(node.acc))
 
     press(page, "Back", "mouse")
     until(page, lambda: shares(page) == [7, 3], "the move to be taken back")
@@ -103,11 +98,11 @@ def test_you_are_the_scheduler(page):
         press(page, "Train", "mouse")
         until(page, lambda now=equal: shares(page) == now, "the next task to be learned")
     mine = Schedule([(10,), (0, 10), (4, 3, 3), (3, 3, 2, 2)])
-    says(page, f"{PLAY} .acc-you", percent(tree().walk(mine).acc))
-    says(page, f"{PLAY} .acc-ets", percent(run_policy(tree(), "ets").acc))
-    says(page, f"{PLAY} .acc-mcts", percent(Growth(tree()).best.acc))
+    lab.wait_for_text(page, f"{PLAY} .acc-you", percent(tree().walk(mine).acc))
+    lab.wait_for_text(page, f"{PLAY} .acc-ets", percent(run_policy(tree(), "ets").acc))
+    lab.wait_for_text(page, f"{PLAY} .acc-mcts", percent(Growth(tree()).best.acc))
     best = max(node.acc for node in Record.of(tree()).nodes.values())
-    says(page, f"{PLAY} .acc-best", percent(best))
+    lab.wait_for_text(page, f"{PLAY} .acc-best", percent(best))
     copied = page.locator(f"{PLAY} textarea").input_value()
     assert copied == f"rslib.Schedule({list(mine.compositions)})"
     assert page.problems == []
@@ -125,13 +120,13 @@ def test_inspecting_schedules(page):
     chosen.select_option(label)
     node = list(record.nodes.values())[1]
     until(page, lambda: "A: #2 of" in shown(page, INSPECT), "schedule 2")
-    says(page, accs, percent(node.acc))
+    lab.wait_for_text(page, accs, percent(node.acc))
     chosen.focus()
     for key in ("Space", "ArrowDown", "Enter"):  # by keyboard: the next one in the opened list
         page.keyboard.press(key)
     node = list(record.nodes.values())[2]
     until(page, lambda: "A: #3 of" in shown(page, INSPECT), "schedule 3")
-    says(page, accs, percent(node.acc))
+    lab.wait_for_text(page, accs, percent(node.acc))
     rank = f"{record.rank(node)} of {len(record)}"
     until(page, lambda: rank in shown(page, INSPECT), f"its rank, {rank}")
 
@@ -170,8 +165,8 @@ def test_exploring_a_search(page):
     for rollout in (1, 2):
         acc = percent(growth.leaves[rollout - 1].acc)
         lab.wait_for_text(page, EXPLORE, re.compile(rf"\brollout {rollout}\b").search)
-        says(page, f"{EXPLORE} .acc", acc)
-        says(page, f"{EXPLORE} .best", percent(growth.best_after(rollout).acc))
+        lab.wait_for_text(page, f"{EXPLORE} .acc", acc)
+        lab.wait_for_text(page, f"{EXPLORE} .best", percent(growth.best_after(rollout).acc))
         page.keyboard.press("ArrowRight")
     assert page.problems == []
 
