@@ -124,6 +124,7 @@ class Kernel(AsyncKernelManager):
     def begin(self, folder: Path) -> Kernel:
         load = "[__import__(f'rslib.{name}') for name in ('studies', 'verdicts')]"
         arguments = ["--HistoryManager.hist_file=:memory:", f"--IPKernelApp.exec_lines={load}"]
+        arguments += ["--IPKernelApp.log_level=40"]  # plain TCP on loopback is no news
         run_sync(self.start_kernel)(extra_arguments=arguments, cwd=str(folder))
         return self
 

@@ -1,7 +1,8 @@
-"""Figures from result rows: ACC over memory sizes and settings, progress, ranks, ours and the paper's.
+"""Figures from result rows: ACC over memory sizes and settings, ranks, ours and the paper's.
 
 Every function returns a matplotlib Figure drawn at printed size; `savefig` writes it as PDF and
-PNG. What draws schedules and single runs lives in `rslib.schedule_plots` and is offered here too.
+PNG. What draws schedules and single runs lives in `rslib.schedule_plots`, what draws searches in
+`rslib.search_plots`; both are offered here too.
 Rows hold fractions, figures show percent. A method that was not run is simply not drawn.
 """
 # pandas annotates most results as unions of Series, DataFrame and scalars, which says nothing.
@@ -10,14 +11,12 @@ Rows hold fractions, figures show percent. A method that was not run is simply n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from rslib import paper, stats
@@ -30,6 +29,7 @@ from rslib.schedule_plots import (
     schedule_tree,
     task_accuracies,
 )
+from rslib.search_plots import all_schedules, search_progress
 from rslib.table_rows import named
 from rslib.typeset import Table
 
@@ -37,6 +37,7 @@ __all__ = [
     "acc_by_setting",
     "acc_over_memory",
     "accuracy_and_bubbles",
+    "all_schedules",
     "bubble",
     "memory_usage",
     "ours_vs_paper",
@@ -48,7 +49,6 @@ __all__ = [
 ]
 
 _METRICS = {"acc": "ACC (%)", "bwt": "BWT (%)", "fwt": "FWT (%)", "reward": "validation ACC (%)"}
-_BASELINES = ("BFS", "ETS", "Random", "Random-best", "Heur-GD", "Joint")
 _NO_MEMORY = ("Joint", "Fine-tuning")  # the same at every memory size
 BOUNDS = ("Joint", "BFS")  # what schedules are held against, not schedules themselves
 
@@ -161,56 +161,6 @@ def _seeds_mean_paper(
 
 
 @style.styled
-def search_progress(
-    searches: Mapping[str, Sequence[Any]] | Sequence[Any],
-    rows: pd.DataFrame | None = None,
-    baselines: Sequence[str] = _BASELINES,
-    ax: Axes | None = None,
-    title: str | None = None,
-) -> Figure:
-    """Test ACC of the best schedule so far over rollouts, against fixed methods (Figure 8).
-
-    `searches` has one search result (with `.best_so_far`) or array per seed, by method or for
-    MCTS alone; seeds that stopped early cut the curve at the shortest. Bands, and the bars at the
-    right for the methods in `rows`, are one population std over seeds, as in the tables.
-    """
-    by_method = dict(searches) if isinstance(searches, Mapping) else {"MCTS": searches}
-    new = ax is None
-    fig, ax = style.on(ax, style.COLUMN, 2.5)
-    longest = 1
-    for label in style.in_order(list(by_method)):
-        runs = [np.asarray(getattr(s, "best_so_far", s), dtype=float) for s in by_method[label]]
-        n = min(map(len, runs))
-        curves = 100 * np.stack([r[:n] for r in runs])  # (seeds, rollouts)
-        low, high = _spread(curves)
-        rollouts, look = np.arange(1, n + 1), style.method(label)
-        marker = look.marker if n == 1 else ""  # a line of one point is no line
-        mean = curves.mean(axis=0)
-        ax.plot(rollouts, mean, color=look.color, marker=marker, label=label, zorder=3)
-        ax.fill_between(rollouts, low, high, color=look.color, alpha=0.18, linewidth=0)
-        longest = max(longest, n)
-    fixed = [] if rows is None else [b for b in baselines if b in set(rows["label"])]
-    fixed = [b for b in style.in_order(fixed) if b not in by_method]
-    for i, label in enumerate(fixed):
-        assert rows is not None
-        values = 100 * rows.loc[rows["label"] == label, "acc"].dropna().to_numpy(float)
-        if not len(values):
-            continue
-        look, (low, high) = style.method(label), _spread(values[:, None])
-        ax.axhline(values.mean(), color=look.color, linestyle=look.linestyle, label=label, lw=1.1)
-        at = longest * (1.03 + 0.035 * i)
-        ax.plot([at, at], [low[0], high[0]], color=look.color, linewidth=1.5)
-    ax.set(xlabel="rollouts", ylabel="ACC (%)", title=title)
-    ticks = MaxNLocator(5, integer=True, min_n_ticks=1).tick_values(1, longest)
-    ax.set_xticks(sorted({1, *(int(t) for t in ticks if 1 < t <= longest)}))
-    right = longest * (1.03 + 0.035 * max(len(fixed), 1))
-    ax.set_xlim((1, right) if longest > 1 else (0.5, 1.5))
-    if new:
-        style.legend_below(fig, [ax], 4)
-    return fig
-
-
-@style.styled
 def rank_plot(
     acc: ArrayLike, labels: Sequence[str], ax: Axes | None = None, title: str | None = None
 ) -> Figure:
@@ -280,9 +230,3 @@ def ours_vs_paper(table: Table, metric: str = "acc", n_columns: int = 2) -> Figu
 
 def _series(rows: pd.DataFrame, label: str, metric: str, by: str) -> pd.Series:
     return rows[rows["label"] == label].set_index(by)[metric].dropna()
-
-
-def _spread(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean -+ population std over axis 0, as in the tables; of one seed, the seed itself."""
-    mean, std = curves.mean(axis=0), curves.std(axis=0)
-    return mean - std, mean + std

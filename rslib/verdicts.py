@@ -19,12 +19,14 @@ import numpy as np
 import pandas as pd
 
 from rslib import plots, stats, tables
+from rslib.search import Result
 from rslib.table_rows import as_tuple, named
 from rslib.typeset import Table, plain_table
 
 RULE = "reproduced: our mean is inside the paper's mean ± 2 of its standard deviations"
 TEST_RULE = "reproduced: significant (p < 0.05) with the same sign in both, or in neither"
 LEVEL = 0.05
+_PLACED = ("Random", "ETS", "Heur-GD", "Random-best", "MCTS", "BFS")
 ALMOST = 0.25  # points: a published deviation of 0.02 would call any honest rerun a failure
 
 
@@ -55,6 +57,27 @@ def compared(
         text = "; ".join(fact for fact in facts if fact) or "nothing to compare it with"
         lines.append(f"- {name + ': ' if name else ''}**{ours}** {_value(mine)}: {text}.")
     return Words("\n".join(lines))
+
+
+def among_all(
+    exhaustive: Sequence[Result], rows: pd.DataFrame, labels: Sequence[str] = _PLACED
+) -> Words:
+    """Where methods stand among all schedules of a seed, which BFS has tried one by one."""
+    lines = []
+    for found in exhaustive:
+        accs, seed = found.accs, found.node.environment.seed
+        here = rows[rows["seed"] == seed].set_index("label")["acc"]
+        share = [
+            f"{label} {np.mean(accs < here[label]):.0%} ({here[label]:.2%})"
+            for label in labels
+            if label in here
+        ]
+        lines.append(
+            f"- Seed {seed}: the {len(accs)} schedules end between {accs.min():.2%} and "
+            f"{accs.max():.2%}, on average at {accs.mean():.2%}. Share of them that each is "
+            f"better than: {', '.join(share)}."
+        )
+    return Words("\n".join(lines) or "BFS was not run: nobody knows what all schedules come to.")
 
 
 def _pair(mine: pd.Series, rows: pd.DataFrame, other: str, metric: str) -> str:
