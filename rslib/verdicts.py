@@ -67,15 +67,15 @@ def among_all(
     for found in exhaustive:
         accs, seed = found.accs, found.node.environment.seed
         here = rows[rows["seed"] == seed].set_index("label")["acc"]
-        share = [
-            f"{label} {np.mean(accs < here[label]):.0%} ({here[label]:.2%})"
+        beaten = [
+            f"{label} {np.sum(accs < here[label])} ({here[label]:.2%})"
             for label in labels
             if label in here
         ]
         lines.append(
             f"- Seed {seed}: the {len(accs)} schedules end between {accs.min():.2%} and "
-            f"{accs.max():.2%}, on average at {accs.mean():.2%}. Share of them that each is "
-            f"better than: {', '.join(share)}."
+            f"{accs.max():.2%}, on average at {accs.mean():.2%}. How many of them each is better "
+            f"than: {', '.join(beaten)}."
         )
     return Words("\n".join(lines) or "BFS was not run: nobody knows what all schedules come to.")
 

@@ -23,6 +23,7 @@ ARTEFACTS = {
     "01": ["figures/{d}/single_task_replay.pdf", "tables/{d}/single_task_replay.tex"],
     "02": [
         *("figures/{d}/schedule_tree.png", "figures/{d}/search_progress.pdf"),
+        "figures/{d}/all_schedules.png",
         *("figures/{d}/bubbles.png", "tables/{d}/schedule_search_welch.tex"),
     ],
     "03": ["figures/{d}/memory_size.png", "tables/{d}/memory_size.tex"],

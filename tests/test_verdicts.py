@@ -1,9 +1,12 @@
 """Sentences and verdicts: they must follow from the numbers, whatever the numbers are."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
+import pytest
 
-from rslib import tables, verdicts
+from rslib import plots, tables, verdicts
 from rslib.paper import welch_tests
 
 
@@ -118,3 +121,32 @@ def test_side_by_side_saves_cells_and_tests(tmp_path):
     plain = verdicts.side_by_side(rows(), "memory_selection", tmp_path, "T", keys, ())
     assert "tests are" not in plain
     assert "Not run" in verdicts.side_by_side(pd.DataFrame(), "tiny_memory", tmp_path, "T")
+
+
+def exhaustive(accs: list[float], seed: int) -> SimpleNamespace:
+    """A BFS result, as far as it is asked."""
+    environment = SimpleNamespace(seed=seed)
+    return SimpleNamespace(accs=np.array(accs), node=SimpleNamespace(environment=environment))
+
+
+def test_where_methods_stand_among_all_schedules():
+    """Broken: a method is placed among the schedules of another seed, or beside itself."""
+    done = pd.DataFrame({"seed": [1, 2], "label": "ETS", "acc": [0.95, 0.80]})
+    said = verdicts.among_all([exhaustive([0.90, 0.95, 0.97, 0.94], seed=1)], done)
+    assert "the 4 schedules end between 90.00% and 97.00%, on average at 94.00%" in said
+    assert "better than: ETS 2 (95.00%)." in said  # 90 and 94; not its own 95
+    assert "BFS was not run" in verdicts.among_all([], done)
+
+
+def test_the_figure_of_all_schedules_has_a_panel_per_seed():
+    """Broken: seeds are mixed in one panel; or without BFS the notebook stops."""
+    done = pd.DataFrame(
+        {"seed": [1, 2, 2], "label": ["ETS", "ETS", "MCTS"], "acc": [0.9, 0.8, 0.85]}
+    )
+    both = [exhaustive([0.8, 0.9], seed) for seed in (1, 2)]
+    one, two = plots.all_schedules(both, done).axes
+    assert "seed 1" in one.get_title() and "seed 2" in two.get_title()
+    assert [line.get_xdata()[0] for line in one.lines] == pytest.approx([90])
+    assert sorted(line.get_xdata()[0] for line in two.lines) == pytest.approx([80, 85])
+    assert sum(bar.get_height() for bar in one.patches) == 2
+    assert "not every schedule" in plots.all_schedules([], done).axes[0].texts[0].get_text()
