@@ -70,7 +70,8 @@ def caption(rows: pd.DataFrame, what: str) -> str:
     if seeds:
         noun = "seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
         facts.append(f"{noun} ({_listed(seeds)})" if len(seeds) > 1 else f"{noun} {seeds[0]:.0f}")
-    rollouts = _distinct(rows, "rollouts")
+    tried = rows[rows["label"] != "BFS"] if "label" in rows else rows  # BFS tries all there are
+    rollouts = _distinct(tried, "rollouts")
     if rollouts:
         facts.append(f"{_listed(rollouts)} rollout" + ("s" if rollouts != [1] else ""))
     return f"{what.rstrip('. ')}. " + "; ".join(map(str, facts)) + "."

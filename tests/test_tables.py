@@ -164,6 +164,8 @@ def test_caption_names_what_the_rows_hold():
     assert tables.caption(one, "One") == "One. my data; Task-IL; seed 1."
     two = pd.concat([frame, frame.assign(dataset="notmnist")])
     assert "Split MNIST, Split notMNIST (each: subset, 100 images" in tables.caption(two, "x")
+    bfs = pd.concat([frame, frame.head(1).assign(label="BFS", rollouts=1050)])
+    assert tables.caption(bfs, "x").endswith("; 100 rollouts.")  # BFS tries all: no setting
 
 
 def test_welch_table_tests_and_corrects():
