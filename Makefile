@@ -68,7 +68,7 @@ reproducibility: .venv/.installed ## write REPRODUCIBILITY.md from the rows ther
 
 pictures: .venv/.installed ## the figures of the shipped results into docs/results: DATASETS="mnist"
 	$(PY) -m rslib.paper_figures --profile paper --datasets "$(or $(DATASETS),mnist)" --out-dir build --executed build/executed
-	for d in $(or $(DATASETS),mnist); do mkdir -p docs/results/$$d && cp build/figures/$$d/*.png docs/results/$$d/; done
+	for d in $(or $(DATASETS),mnist) paper; do mkdir -p docs/results/$$d && cp build/figures/$$d/*.png docs/results/$$d/; done
 
 environments: .venv/.installed ## tables of whole schedule trees for policy learning: DATASET=digits SEEDS=0-9
 	$(PY) -m rslib.env_tables build --dataset $(DATASET) --seeds $(SEEDS) --out executed/environments/$(DATASET).csv.gz

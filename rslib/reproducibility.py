@@ -254,7 +254,9 @@ def _pictures(folder: Path = REPOSITORY / "docs" / "results") -> list[str]:
     """The figures of the shipped results (`make pictures` puts them there), dataset by dataset."""
     lines = []
     for dataset in sorted(path for path in folder.glob("*") if path.is_dir()):
-        lines += [f"## Figures: {named('dataset', dataset.name)}\n"]
+        about_all = dataset.name == "paper"  # 09's, of all datasets
+        title = "Ours beside the paper's" if about_all else str(named("dataset", dataset.name))
+        lines += [f"## Figures: {title}\n"]
         for picture in sorted(dataset.glob("*.png")):
             where = picture.relative_to(folder.parents[1]).as_posix()
             lines += [f"![{picture.stem.replace('_', ' ')}]({where})\n"]
