@@ -28,7 +28,7 @@ def account(asked: Sequence[tuple[str, Study]], datasets: list[Parameters], stor
     """
     lines = ["## What it cost\n"]
     lines += [
-        "| in the paper | dataset | schedules | trainings | core-hours here | released code | paper |"
+        "| notebook: in the paper | dataset | schedules | trainings | core-hours here | released code | paper |"
     ]
     lines += ["|---|---|---|---|---|---|---|"]
     everything: set[tuple[str, str]] = set()

@@ -156,7 +156,11 @@ def report(store: Store) -> str:
     lines += [f"*Tests are {verdicts.TEST_RULE}.*", ""]
     lines += ["## Every cell that has a counterpart\n", *details] if details else []
     lines += _differences(judgements) + _policies() + _pictures()
-    lines += [costs.account([(i.what, i.study) for i in ITEMS if i.study], datasets, store)]
+    lines += [
+        costs.account(
+            [(f"`{i.notebook}`: {i.what}", i.study) for i in ITEMS if i.study], datasets, store
+        )
+    ]
     return "\n".join(lines)
 
 
