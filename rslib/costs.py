@@ -27,10 +27,9 @@ def account(asked: Sequence[tuple[str, Study]], datasets: list[Parameters], stor
     A training that several experiments use is counted in each: it is what one of them alone costs.
     """
     lines = ["## What it cost\n"]
-    lines += [
-        "| notebook: in the paper | dataset | schedules | trainings | core-hours here | released code | paper |"
-    ]
-    lines += ["|---|---|---|---|---|---|---|"]
+    heads = ["notebook: in the paper", "dataset", "schedules", "trainings"]
+    heads += ["core-hours here", "released code", "paper"]
+    lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     everything: set[tuple[str, str]] = set()
     for what, study in asked:
         for q in datasets:
