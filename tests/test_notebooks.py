@@ -83,6 +83,16 @@ def test_conventions(notebook):
     assert "**Runs**" in text and "**Writes**" in text and "## Provenance" in text
 
 
+def test_the_start_page_takes_parameters_too():
+    """Broken: papermill cannot set its dataset, or what is mistyped is not refused."""
+    parameters, check, *_ = code_cells(FOLDER / "start.ipynb")
+    assert parameters.metadata["tags"] == ["parameters"]
+    for line in parameters.source.splitlines():
+        assert re.fullmatch(r"\w+: \w+ = .+  # .+", line), f"not typed and commented: {line}"
+    with pytest.raises(params.ParameterError, match=r"unknown parameter 'sed'.*'seed'"):
+        exec(f"{parameters.source}\nsed = 2\n{check.source}", {})
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     """One store for all notebooks of this module, as a user has one."""
