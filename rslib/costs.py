@@ -9,7 +9,8 @@ import numpy as np
 from rslib import experiments, studies
 from rslib.experiments import Cell
 from rslib.params import Parameters
-from rslib.store import Store, path_text
+from rslib.rows import path_text
+from rslib.store import Store
 from rslib.tree import NotTrained
 
 Study = Callable[[Parameters], list[Cell]]

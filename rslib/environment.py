@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rslib import data, presets
+from rslib import data, presets, shipped
 from rslib.memory import SELECTIONS
 from rslib.scenario import KINDS, Scenario, make_scenario
 
@@ -105,8 +105,35 @@ class Environment:
     def preset(self) -> presets.Preset:
         return presets.preset(self.dataset, self.setting)
 
+    @functools.cached_property
+    def _recorded(self) -> shipped.Facts | None:
+        """What shipped results of this environment say of its data, if these are not here."""
+        if data.at_hand(self.dataset):
+            return None
+        return shipped.about_environment(self.spec())
+
     def load(self) -> data.Dataset:
-        return data.load(self.dataset)
+        """The data, for training; fetched if need be."""
+        dataset = data.load(self.dataset)
+        if self._recorded and self._recorded.fingerprint != dataset.fingerprint:
+            raise data.DataError(
+                f"the {self.dataset} that has just been fetched is not what the shipped results "
+                "were made from. Start again: then its own results are asked for."
+            )
+        return dataset
+
+    def facts(self) -> shipped.Facts:
+        """All that results need to know of the data without training."""
+        if self._recorded:
+            return self._recorded
+        found, sizes = self.load(), self.class_sizes()
+        about = (self.dataset, found.fingerprint, found.n_classes, found.provenance, found.subset)
+        return shipped.Facts(*about, class_sizes=sizes)
+
+    @property
+    def subset(self) -> str | None:
+        """For captions, where not all of a dataset is used."""
+        return (self._recorded or self.load()).subset
 
     def tasks(self) -> Scenario:
         """The sequence of tasks. Cached: trees of one environment and of its variants share it."""
@@ -115,7 +142,7 @@ class Environment:
     def class_sizes(self) -> tuple[tuple[int, ...], ...]:
         """Training samples of every class of every task. Kept for good, as a scenario is too large
         to be: looking up what a search found needs these numbers and no image."""
-        return _class_sizes(*self._cut)
+        return self._recorded.class_sizes if self._recorded else _class_sizes(*self._cut)
 
     @property
     def _cut(self) -> tuple:
@@ -129,7 +156,7 @@ class Environment:
     @property
     def classes_per_task(self) -> int:
         """Known without cutting the data, so that policies can be planned before training."""
-        n_classes = self.load().n_classes
+        n_classes = (self._recorded or self.load()).n_classes
         return n_classes if self.preset.permuted else n_classes // (self.n_tasks or 1)
 
     @property
@@ -153,7 +180,7 @@ class Environment:
     def key(self) -> str:
         """A hash of everything that moves results."""
         what = asdict(self) | {
-            "dataset": self.load().fingerprint,
+            "dataset": (self._recorded or self.load()).fingerprint,
             "protocol": PROTOCOL,
             "torch": torch.__version__.partition("+")[0],
             "permuted": self.preset.permuted,

@@ -249,7 +249,7 @@ def row(cell: Cell, result: search.Result) -> dict[str, Any]:
         "converged": ok,
         "trained": result.trained,
         "schedule": result.schedule.to_json(),
-        "subset": environment.load().subset,
+        "subset": environment.subset,
         "key": environment.key,
     }
 

@@ -18,9 +18,9 @@ from tqdm.auto import tqdm
 
 from rslib import policies
 from rslib.policies import Policy
+from rslib.rows import path_from_text
 from rslib.schedule import Composition, Schedule, ScheduleError, n_actions, sample_action
 from rslib.seeding import rng as derived_rng
-from rslib.store import path_from_text
 from rslib.tree import Node, ScheduleTree
 
 EXPLORATION = 0.1  # C in the paper's UCT

@@ -12,7 +12,6 @@ files (`results/` in a checkout), so that shipped results are used instead of tr
 from __future__ import annotations
 
 import contextlib
-import csv
 import hashlib
 import io
 import json
@@ -22,22 +21,18 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from rslib import data
 from rslib.environment import Environment
-from rslib.schedule import Composition
+from rslib.rows import Row, as_csv, read_csv
+from rslib.shipped import SHIPPED, Facts, files, first_line, read_spec
+from rslib.shipped import folder as shipped_folder
 
-Path_ = tuple[Composition, ...]
-UNTRAINED = "-"  # the path text of the network before task 1; "" is the network after task 1
-
-TORCH = torch.__version__.partition("+")[0]
-CPU = torch.backends.cpu.get_cpu_capability()  # e.g. AVX2: another one may round otherwise
-SHIPPED = Path(__file__).resolve().parents[1] / "results"  # or `$RSLIB_RESULTS`
 CHECKPOINT_LIMIT = int(float(os.environ.get("RSLIB_CHECKPOINT_GB", 20)) * 2**30)
 
 _SCHEMA = """
@@ -49,33 +44,6 @@ CREATE TABLE IF NOT EXISTS checkpoints (
     key TEXT NOT NULL, path TEXT NOT NULL, file TEXT NOT NULL, bytes INTEGER NOT NULL,
     used REAL NOT NULL, PRIMARY KEY (key, path)) WITHOUT ROWID;
 """
-
-
-def path_text(path: Path_) -> str:
-    return "/".join(",".join(map(str, composition)) for composition in path)
-
-
-def path_from_text(text: str) -> Path_:
-    if not text or text == UNTRAINED:
-        return ()
-    return tuple(tuple(int(n) for n in part.split(",")) for part in text.split("/"))
-
-
-@dataclass(frozen=True)
-class Row:
-    """Accuracies of every task at one node; NaN where unseen (validation) or diverged."""
-
-    val: np.ndarray  # (T,)
-    test: np.ndarray  # (T,)
-    seconds: float = float("nan")
-    torch: str = TORCH
-    cpu: str = CPU
-
-    def same(self, other: Row) -> bool:
-        """Bit for bit the same accuracies."""
-        return self.val.tobytes() == other.val.tobytes() and (
-            self.test.tobytes() == other.test.tobytes()
-        )
 
 
 def default_folder() -> Path:
@@ -92,7 +60,7 @@ class Store:
         # Absolute: workers that are handed a store may stand in another folder.
         self.folder = (Path(folder) if folder is not None else default_folder()).absolute()
         if shipped == SHIPPED:
-            shipped = os.environ.get("RSLIB_RESULTS") or SHIPPED
+            shipped = shipped_folder()
         self.shipped = Path(shipped).absolute() if shipped is not None else None
         (self.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         self._db = _connect(self.folder / "rows.sqlite")
@@ -151,7 +119,7 @@ class Store:
     def environments(self) -> dict[str, dict[str, Any]]:
         """The specification of every environment there is a row of, by key."""
         specs = {}
-        for file in self._shipped_files():
+        for file in files(self.shipped) if self.shipped else ():
             specs[file.stem] = read_spec(file)
         for key, spec in self._db.execute("SELECT key, spec FROM environments"):
             specs[key] = json.loads(spec)
@@ -165,13 +133,10 @@ class Store:
 
     # -- the shipped layer -------------------------------------------------------------------------
 
-    def _shipped_files(self) -> list[Path]:
-        return sorted(self.shipped.glob("*/*.csv")) if self.shipped else []
-
     def shipped_rows(self, key: str) -> dict[str, Row]:
         if key not in self._shipped:
-            files = list(self.shipped.glob(f"*/{key}.csv")) if self.shipped else []
-            self._shipped[key] = read_csv(files[0]) if files else {}
+            found = list(self.shipped.glob(f"*/{key}.csv")) if self.shipped else []
+            self._shipped[key] = read_csv(found[0]) if found else {}
         return self._shipped[key]
 
     def export(self, key: str, folder: str | Path) -> Path:
@@ -180,19 +145,10 @@ class Store:
         if not rows:
             raise ValueError(f"the store has no rows of environment {key!r}")
         spec = self.environments()[key]
-        n = len(next(iter(rows.values())).test)
-        out = io.StringIO()
-        out.write("# " + json.dumps(spec, sort_keys=True) + "\n")
-        writer = csv.writer(out, lineterminator="\n")
-        columns = [f"{kind}_{i}" for kind in ("val", "test") for i in range(1, n + 1)]
-        writer.writerow(["path", *columns, "seconds", "torch", "cpu"])
-        for path in sorted(rows, key=lambda text: (text != UNTRAINED, text.count("/"), text)):
-            row = rows[path]
-            numbers = ["" if np.isnan(a) else repr(float(a)) for a in (*row.val, *row.test)]
-            writer.writerow([path, *numbers, f"{row.seconds:.3f}", row.torch, row.cpu])
+        text = first_line(spec, _facts(key, spec)) + as_csv(rows)
         name = Path(str(spec["dataset"])).stem
         target = Path(folder) / name / f"{key}.csv"
-        write_atomically(target, out.getvalue().encode())
+        write_atomically(target, text.encode())
         return target
 
     # -- snapshots ---------------------------------------------------------------------------------
@@ -268,7 +224,7 @@ class Store:
                 trouble.append(f"row {key} {path!r}: no such environment")
             elif not len(val) == len(test) == 8 * specs[key]["n_tasks"]:
                 trouble.append(f"row {key} {path!r}: {len(val)} and {len(test)} bytes")
-            elif not _plausible(np.frombuffer(val), np.frombuffer(test)):
+            elif not Row(np.frombuffer(val), np.frombuffer(test)).plausible:
                 trouble.append(f"row {key} {path!r}: accuracies {np.frombuffer(val + test)}")
         for key, path, name in self._db.execute("SELECT key, path, file FROM checkpoints"):
             try:
@@ -290,11 +246,13 @@ def _row(val: bytes, test: bytes, seconds: float | None, torch_version: str, cpu
     return Row(np.frombuffer(val), np.frombuffer(test), seconds, torch_version, cpu)
 
 
-def _plausible(val: np.ndarray, test: np.ndarray) -> bool:
-    """Accuracies are fractions; a test row is known as a whole or (diverged) not at all."""
-    known = np.concatenate([val, test])
-    known = known[~np.isnan(known)]
-    return bool(np.all((known >= 0) & (known <= 1)) and len(set(np.isnan(test))) == 1)
+def _facts(key: str, spec: dict[str, Any]) -> Facts | None:
+    """What is known of the data the rows of a key were made from, if these are known at all."""
+    environment = Environment.from_spec(spec)
+    try:
+        return environment.facts() if environment.key == key else None
+    except data.DataError:
+        return None
 
 
 def _read_checkpoint(file: Path) -> dict[str, Any]:
@@ -305,28 +263,6 @@ def _read_checkpoint(file: Path) -> dict[str, Any]:
         raise ValueError(f"{damaged} does not have its checksum")
     content.seek(0)
     return torch.load(content, weights_only=True)
-
-
-def read_csv(file: Path) -> dict[str, Row]:
-    """The rows of a shipped file by path text."""
-    with open(file, newline="") as lines:
-        next(lines)  # the specification
-        reader = csv.DictReader(lines)
-        n = sum(name.startswith("test_") for name in reader.fieldnames or [])
-        return {line["path"]: _csv_row(line, n) for line in reader}
-
-
-def _csv_row(line: dict[str, str], n: int) -> Row:
-    def numbers(kind: str) -> np.ndarray:
-        return np.array([float(line[f"{kind}_{i}"] or "nan") for i in range(1, n + 1)])
-
-    seconds = float(line["seconds"])
-    return Row(numbers("val"), numbers("test"), seconds, line["torch"], line["cpu"])
-
-
-def read_spec(file: Path) -> dict[str, Any]:
-    with open(file) as lines:
-        return json.loads(next(lines).removeprefix("# "))
 
 
 def write_atomically(target: Path, content: bytes) -> None:

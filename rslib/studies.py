@@ -14,8 +14,9 @@ from rslib import data, experiments, presets
 from rslib.environment import Environment
 from rslib.experiments import Cell
 from rslib.params import Parameters
+from rslib.rows import path_text
 from rslib.schedule import n_actions
-from rslib.store import Store, path_text
+from rslib.store import Store
 from rslib.tree import NotTrained
 
 SELECTIONS = ("uniform", "kmeans", "kcenter", "mof")
@@ -190,7 +191,7 @@ def each_dataset(p: Parameters, names: Sequence[str] | None) -> list[Parameters]
 
 def _at_hand(name: str) -> bool:
     try:
-        data.load(name)
+        data.about(name)
     except data.DataError:
         return False
     return True

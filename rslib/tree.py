@@ -20,8 +20,9 @@ from torch import Tensor
 from rslib import metrics
 from rslib.environment import Environment
 from rslib.learner import Learner
+from rslib.rows import UNTRAINED, Row, path_text
 from rslib.schedule import Composition, Schedule, ScheduleError, checked_path, compositions, counts
-from rslib.store import UNTRAINED, Row, Store, path_text
+from rslib.store import Store
 
 RAM_LIMIT = 256 * 2**20  # bytes of snapshots a tree holds in memory
 

@@ -16,8 +16,9 @@ from tqdm.auto import tqdm
 
 from rslib import data
 from rslib.environment import Environment
+from rslib.rows import CPU, TORCH, UNTRAINED, Row, path_from_text, read_csv
 from rslib.seeding import rng
-from rslib.store import CPU, SHIPPED, TORCH, UNTRAINED, Row, path_from_text, read_csv, read_spec
+from rslib.shipped import SHIPPED, files, read_spec
 from rslib.tree import ScheduleTree
 
 TOLERANCE = 0.10  # of mean accuracy, on another CPU or torch: rounding moves single runs by points
@@ -29,14 +30,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=6, help="how many rows to train again")
     parser.add_argument("--seed", type=int, default=0, help="which rows are drawn")
     options = parser.parse_args(arguments)
-    files = [f for f in sorted(options.results.glob("*/*.csv")) if _at_hand(f)]
-    if not files:
+    found = [f for f in files(options.results) if _at_hand(f)]
+    if not found:
         print(f"no result file in {options.results} whose dataset is here", file=sys.stderr)
         return 2
     draws = rng(options.seed, "verify")
     exact, close, differ = 0, 0, []
     for _ in tqdm(range(options.rows), "rows"):
-        file = files[draws.integers(len(files))]
+        file = found[draws.integers(len(found))]
         rows = {path: row for path, row in read_csv(file).items() if path != UNTRAINED}
         path = sorted(rows)[draws.integers(len(rows))]
         again = train_again(Environment.from_spec(read_spec(file)), path)
@@ -44,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         exact, close = exact + (verdict == "exact"), close + (verdict == "close")
         if verdict == "differs":
             differ.append(f"{file.name} {path!r}: {rows[path].test} became {again.test}")
-    print(f"checked {options.rows} rows of {len(files)} files: {exact} bit for bit, {close} within")
+    print(f"checked {options.rows} rows of {len(found)} files: {exact} bit for bit, {close} within")
     print(f"the tolerance of {TOLERANCE} (other CPU or torch than recorded), {len(differ)} differ")
     print("\n".join(differ), end="\n" if differ else "")
     return 1 if differ else 0
@@ -69,8 +70,10 @@ def compare(shipped: Row, again: Row) -> str:
 
 def _at_hand(file: Path) -> bool:
     """Whether the file's dataset can be loaded here and is the one its rows were made from."""
+    environment = Environment.from_spec(read_spec(file))
     try:
-        return Environment.from_spec(read_spec(file)).key == file.stem
+        environment.load()  # fetched if need be
+        return environment.key == file.stem
     except data.DataError:
         return False
 

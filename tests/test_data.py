@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rslib import data, fetch, glyphs
+from rslib import data, fetch, glyphs, npz
 
 N_CLASSES = 3
 
@@ -267,7 +267,7 @@ def test_files_that_are_no_npz_are_refused(tmp_path, monkeypatch):
     with pytest.raises(data.DataError, match=r"cannot be read as an .npz"):
         data.load(path)
     np.savez(path, **arrays())
-    monkeypatch.setattr(data, "_MAX_NPZ", 100)
+    monkeypatch.setattr(npz, "MAX_BYTES", 100)
     with pytest.raises(data.DataError, match="unpacks to"):
         data.load(path)
 

@@ -22,7 +22,7 @@ from PIL import features
 
 from rslib import environment as environment_module
 from rslib.environment import Environment
-from rslib.store import CPU, TORCH, path_from_text
+from rslib.rows import CPU, TORCH, path_from_text
 from rslib.tree import Node, ScheduleTree
 
 FILE = Path(__file__).with_name("golden_rows.json")

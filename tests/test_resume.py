@@ -14,7 +14,7 @@ import pytest
 from nbclient.exceptions import DeadKernelError
 
 from rslib import experiments, paper_figures, params, studies
-from rslib.store import UNTRAINED
+from rslib.rows import UNTRAINED
 
 NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "04_memory_selection.ipynb"
 PATIENCE = 300  # seconds that anything may take on a busy machine

@@ -14,8 +14,9 @@ from tree_workers import bits, outcome, put_rows, start
 
 from rslib import store as store_module
 from rslib import store_cli
+from rslib.rows import CPU, TORCH, UNTRAINED, Row, path_from_text, path_text, read_csv
 from rslib.search import mcts
-from rslib.store import UNTRAINED, Row, Store, path_from_text, path_text, read_csv
+from rslib.store import Store
 from rslib.tree import ScheduleTree
 
 PATH = ((10,), (5, 5), (4, 3, 3), (3, 3, 2, 2))
@@ -66,7 +67,7 @@ def test_rows_are_in_a_sqlite_file_and_come_back_bit_for_bit(store):
     assert set(found) == set(rows) and all(found[p].same(rows[p]) for p in rows)
     one = again.row(environment.key, "7")
     assert one is not None and one.same(rows["7"]) and one.seconds == rows["7"].seconds
-    assert (one.torch, one.cpu) == (store_module.TORCH, store_module.CPU)
+    assert (one.torch, one.cpu) == (TORCH, CPU)
     assert again.row(environment.key, "nowhere") is None and again.rows("other") == {}
     assert again.environments() == {environment.key: environment.spec()}
 

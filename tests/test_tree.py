@@ -12,9 +12,10 @@ from tree_workers import bits, counted_search, outcome, search, start, walk
 
 from rslib import tree as tree_module
 from rslib.environment import Environment
+from rslib.rows import UNTRAINED, path_text
 from rslib.schedule import Schedule, ScheduleError
 from rslib.search import bfs, mcts
-from rslib.store import UNTRAINED, Store, path_text
+from rslib.store import Store
 from rslib.tree import NotTrained, ScheduleTree
 
 KINDS = {

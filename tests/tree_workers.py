@@ -13,8 +13,9 @@ import sys
 import numpy as np
 
 from rslib.environment import Environment
+from rslib.rows import Row
 from rslib.search import Result, mcts
-from rslib.store import Row, Store
+from rslib.store import Store
 from rslib.tree import Node, ScheduleTree
 
 PROCESSES = multiprocessing.get_context("forkserver")

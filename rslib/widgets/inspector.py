@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from rslib.rows import path_text
 from rslib.search import Result
-from rslib.store import Store, path_text
+from rslib.store import Store
 from rslib.tree import Node, ScheduleTree
 from rslib.widgets import panel, pictures
 from rslib.widgets.records import Library, Record, step

@@ -19,8 +19,9 @@ from rslib.environment import Environment
 from rslib.memory import fill, make_pool
 from rslib.methods import METHODS
 from rslib.methods.base import Method
+from rslib.rows import Row, path_from_text, path_text
 from rslib.schedule import Composition
-from rslib.store import Row, Store, path_from_text, path_text
+from rslib.store import Store
 from rslib.tree import Node, NotTrained, ScheduleTree
 from rslib.widgets.growth import Growth
 
