@@ -107,10 +107,8 @@ class Environment:
 
     @functools.cached_property
     def _recorded(self) -> shipped.Facts | None:
-        """What shipped results of this environment say of its data, if these are not here."""
-        if data.at_hand(self.dataset):
-            return None
-        return shipped.about_environment(self.spec())
+        """What shipped results say of the data, if these are not here."""
+        return None if data.at_hand(self.dataset) else shipped.about(self.dataset, self.spec())
 
     def load(self) -> data.Dataset:
         """The data, for training; fetched if need be."""
@@ -124,9 +122,7 @@ class Environment:
 
     def facts(self) -> shipped.Facts:
         """All that results need to know of the data without training."""
-        if self._recorded:
-            return self._recorded
-        found, sizes = self.load(), self.class_sizes()
+        sizes, found = self.class_sizes(), self._recorded or self.load()
         about = (self.dataset, found.fingerprint, found.n_classes, found.provenance, found.subset)
         return shipped.Facts(*about, class_sizes=sizes)
 
@@ -142,7 +138,8 @@ class Environment:
     def class_sizes(self) -> tuple[tuple[int, ...], ...]:
         """Training samples of every class of every task. Kept for good, as a scenario is too large
         to be: looking up what a search found needs these numbers and no image."""
-        return self._recorded.class_sizes if self._recorded else _class_sizes(*self._cut)
+        known = self._recorded.class_sizes if self._recorded else ()
+        return known or _class_sizes(*self._cut)
 
     @property
     def _cut(self) -> tuple:

@@ -11,7 +11,7 @@ import functools
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,14 @@ SHIPPED = Path(__file__).resolve().parents[1] / "results"
 
 @dataclass(frozen=True)
 class Facts:
-    """A dataset without its arrays, and how many training samples an environment takes of it."""
+    """A dataset without its arrays; and of one environment, how many training samples it takes."""
 
     name: str
     fingerprint: str
     n_classes: int
     provenance: str
     subset: str | None
-    class_sizes: tuple[tuple[int, ...], ...]  # of every class of every task
+    class_sizes: tuple[tuple[int, ...], ...] = ()  # of every class of every task; empty: not known
 
     def __post_init__(self):
         object.__setattr__(self, "class_sizes", tuple(map(tuple, self.class_sizes)))
@@ -53,19 +53,14 @@ def read_spec(file: Path) -> dict[str, Any]:
     return _read_first_line(file)[0]
 
 
-def about(dataset: str) -> Facts | None:
-    """What the shipped results of a dataset say of it."""
-    return next(iter(_facts(dataset).values()), None)
-
-
-def about_environment(spec: Mapping[str, Any]) -> Facts | None:
-    """The same, for the environment of just this specification."""
-    return _facts(str(spec["dataset"])).get(_text(spec))
-
-
-def _facts(dataset: str) -> dict[str, Facts]:
+def about(dataset: str, spec: Mapping[str, Any] | None = None) -> Facts | None:
+    """What the shipped results of a dataset say of it, and of the environment if that is there."""
     where = folder() / Path(dataset).stem
-    return _facts_in(where, where.stat().st_mtime_ns) if where.is_dir() else {}
+    known = _facts_in(where, where.stat().st_mtime_ns) if where.is_dir() else {}
+    if spec is not None and (own := known.get(_text(spec))):
+        return own
+    other = next(iter(known.values()), None)
+    return other and replace(other, class_sizes=())
 
 
 @functools.lru_cache(maxsize=16)
