@@ -73,6 +73,7 @@ class Judged(NamedTuple):
     rows: pd.DataFrame
     values: pd.DataFrame  # of the summary table, one line per mean
     cells: pd.DataFrame  # every mean with its verdict
+    winners: pd.DataFrame  # the best method of every group
     tests: pd.DataFrame  # every Welch test with its verdict
 
 
@@ -151,8 +152,10 @@ def report(store: Store) -> str:
         if judged is not None and len(judged.cells):
             judgements.append(judged)
             details.append(f"### {item.what}\n\n{_markdown(judged.cells)}\n")
-            details += [f"{_markdown(judged.tests)}\n"] if len(judged.tests) else []
+            beside = (judged.winners, judged.tests)
+            details += [f"{_markdown(frame)}\n" for frame in beside if len(frame)]
     lines += ["", f"*Cells are {verdicts.RULE}, or within {verdicts.ALMOST} points.*"]
+    lines += [f"*Winners are {verdicts.WINNER_RULE}.*"]
     lines += [f"*Tests are {verdicts.TEST_RULE}.*", ""]
     lines += ["## Every cell that has a counterpart\n", *details] if details else []
     lines += _differences(judgements) + _policies() + _pictures()
@@ -200,7 +203,9 @@ def _state(item: Item, datasets: list[Parameters], store: Store):
     rows = pd.concat(frames, ignore_index=True)
     table = tables.summary_table(rows, row_keys=item.row_keys, paper_table=item.paper_table)
     cells = verdicts.against_paper(table, item.what)
-    words = [str(verdicts.counted(cells)).split(" (")[0]]
+    best = verdicts.winners(table, item.what)
+    shown = (cells, best) if len(best.frame) else (cells,)
+    words = [str(verdicts.counted(which)).split(" (")[0] for which in shown]
     groups = ["dataset", *item.row_keys[:-1]]
     welch = tables.welch_table(
         rows, against=item.against, group_keys=groups, paper_table=item.paper_table
@@ -209,7 +214,11 @@ def _state(item: Item, datasets: list[Parameters], store: Store):
     if len(tests.frame):
         words.append(str(verdicts.counted(tests)).split(" (")[0])
     words += [item.note] if item.note else []
-    return done, "; ".join(words), Judged(item, rows, table.values, cells.frame, tests.frame)
+    return (
+        done,
+        "; ".join(words),
+        Judged(item, rows, table.values, cells.frame, best.frame, tests.frame),
+    )
 
 
 def _differences(judgements: list[Judged]) -> list[str]:
@@ -218,7 +227,8 @@ def _differences(judgements: list[Judged]) -> list[str]:
     for judged in judgements:
         values = judged.values[judged.values["metric"] == "acc"]
         for value in values.to_dict("records"):
-            verdict = verdicts.verdict(value["mean"], value["paper_mean"], value["paper_std"])
+            numbers = (value[k] for k in ("mean", "paper_mean", "paper_std", "n"))
+            verdict = verdicts.verdict(*numbers)
             if verdict in ("reproduced", "-"):
                 continue
             keys = ["dataset", *judged.item.row_keys]

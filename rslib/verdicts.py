@@ -3,7 +3,8 @@
 No sentence is written beforehand: who is ahead, on how many seeds, whether a test calls it
 significant and whether the paper's value is met all follow from the rows. The rule of a verdict is
 stated with it: a mean is `reproduced` inside the paper's mean +- 2 of its standard deviations, a test
-if both find the same significant sign or neither finds any.
+if both find the same significant sign or neither finds any, a winner if the same method is best.
+One seed is not judged.
 """
 # pandas annotates most results as unions of Series, DataFrame and scalars, which says nothing.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
@@ -25,8 +26,10 @@ from rslib.typeset import Table, plain_table
 
 RULE = "reproduced: our mean is inside the paper's mean ± 2 of its standard deviations"
 TEST_RULE = "reproduced: significant (p < 0.05) with the same sign in both, or in neither"
+WINNER_RULE = "reproduced: the same method has the highest mean ACC (Joint and BFS do not compete)"
 LEVEL = 0.05
 _PLACED = ("Random", "ETS", "Heur-GD", "Random-best", "MCTS", "BFS")
+FEWEST = 2  # seeds: one says nothing of a mean
 ALMOST = 0.25  # points: a published deviation of 0.02 would call any honest rerun a failure
 
 
@@ -106,9 +109,10 @@ def _value(values: pd.Series) -> str:
     return f"{text} ± {100 * values.std(ddof=0):.2f} %" if len(values) > 1 else f"{text} %"
 
 
-def verdict(mean: float, paper_mean: float, paper_std: float) -> str:
-    """One cell against the paper's: "reproduced", "higher" or "lower", with the distance."""
-    if not (isfinite(mean) and isfinite(paper_mean)):
+def verdict(mean: float, paper_mean: float, paper_std: float, n: float = FEWEST) -> str:
+    """One cell against the paper's: "reproduced", "higher" or "lower", with the distance; "-" where
+    there is nothing, or a single seed, to judge."""
+    if not (isfinite(mean) and isfinite(paper_mean)) or n < FEWEST:
         return "-"
     room = max(2 * (paper_std if isfinite(paper_std) else 0.0), ALMOST)
     gap = mean - paper_mean
@@ -161,7 +165,7 @@ def against_paper(table: Table, what: str) -> Table:
     values = table.values
     values = values[values["paper_mean"].notna()].copy()
     values["verdict"] = [
-        verdict(v["mean"], v["paper_mean"], v["paper_std"]) for _, v in values.iterrows()
+        verdict(v["mean"], v["paper_mean"], v["paper_std"], v["n"]) for _, v in values.iterrows()
     ]
     frame = _places(values, "label")
     frame["metric"] = values["metric"].str.upper()
@@ -203,24 +207,51 @@ def tests_against_paper(table: Table, what: str) -> Table:
     return plain_table(frame.reset_index(drop=True), f"{what}. {TEST_RULE}")
 
 
+def winners(table: Table, what: str) -> Table:
+    """The best method of every group of a `summary_table(..., paper_table=...)`, ours and the paper's.
+
+    Only of groups MCTS has been run in; judged once every method there has enough seeds."""
+    values = table.values
+    values = values[values["paper_mean"].notna() & (values["metric"] == "acc")]
+    values = values[~values["label"].isin(tables.UNRANKED)].reset_index(drop=True)
+    lines = []
+    for _, group in values.groupby([c for c in _PLACES if c in values], sort=False):
+        if "MCTS" not in set(group["label"]):
+            continue
+        best = {side: group.loc[group[f"{side}mean"].idxmax()] for side in ("", "paper_")}
+        same = best[""]["label"] == best["paper_"]["label"]
+        judged = len(group) > 1 and bool((group["n"] >= FEWEST).all())
+        line = _places(group, "label").iloc[0].drop("schedule").to_dict()
+        line |= {
+            "best here": f"{best['']['label']} {best['']['mean']:.2f}",
+            "best in the paper": f"{best['paper_']['label']} {best['paper_']['paper_mean']:.2f}",
+            "verdict": ("reproduced" if same else "another") if judged else "-",
+        }
+        lines.append(line)
+    return plain_table(pd.DataFrame(lines), f"{what}. {WINNER_RULE}")
+
+
+_PLACES = ("dataset", "selection", "replay", "scenario", "memory_size")
+
+
 def _places(values: pd.DataFrame, last: str) -> pd.DataFrame:
     """Where in the paper's table each line stands, in its words."""
-    names = [
-        c for c in ("dataset", "selection", "replay", "scenario", "memory_size") if c in values
-    ]
+    names = [c for c in _PLACES if c in values]
     frame = pd.DataFrame({name: [named(name, v) for v in values[name]] for name in names})
     frame["schedule" if last == "label" else last] = list(values[last])
     return frame.set_axis(values.index)
 
 
 def counted(table: Table) -> Words:
-    """How many lines of an `against_paper` or `tests_against_paper` table are reproduced."""
+    """How many lines of an `against_paper`, `tests_against_paper` or `winners` table are reproduced."""
+    if not len(table.frame):
+        return Words("No cell has a counterpart in the paper (another dataset or setting).")
     found = table.frame["verdict"]
     judged = found[found != "-"]
     good = int((judged == "reproduced").sum())
-    if not len(found):
-        return Words("No cell has a counterpart in the paper (another dataset or setting).")
     what, rule = ("tests", TEST_RULE) if "comparison" in table.frame else ("cells", RULE)
+    if "best here" in table.frame:
+        what, rule = "winners", WINNER_RULE
     if not len(judged):
         return Words(
             f"None of the {len(found)} {what} can be judged yet: too few runs have a result."
@@ -260,6 +291,8 @@ def side_by_side(
         plots.savefig(plots.ours_vs_paper(table), name, "paper", out_dir)
     shown = [table._repr_html_(), counted(judged), judged._repr_html_()]
     if against:
+        best = winners(table, f"{what}, the best schedule here and in the paper")
+        shown += [counted(best), best._repr_html_()] if len(best.frame) else []
         groups = ["dataset", *row_keys[:-1]]
         welch = tables.welch_table(rows, against=against, group_keys=groups, paper_table=name)
         tables.save_table(welch, f"{name}_welch", "paper", out_dir)

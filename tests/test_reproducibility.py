@@ -32,7 +32,7 @@ def judged(label: str, acc: list[float], dataset="mnist", converged=True) -> Jud
     rows = rows.assign(dataset=dataset, label=label, bwt=0.0, converged=converged, memory_size=10)
     rows = rows.assign(scenario="task", selection="uniform", replay="er")
     values = tables.summary_table(rows, paper_table=item.paper_table).values
-    return Judged(item, rows, values, pd.DataFrame(), pd.DataFrame())
+    return Judged(item, rows, values, *[pd.DataFrame()] * 3)
 
 
 def test_a_difference_is_told_seed_by_seed():

@@ -61,6 +61,7 @@ def test_verdict_rule():
     assert verdicts.verdict(99.90, 99.75, 0.0) == "reproduced"  # within the quarter point
     assert verdicts.verdict(np.nan, 97.93, 0.56) == "-"
     assert verdicts.verdict(97.0, np.nan, np.nan) == "-"
+    assert verdicts.verdict(97.0, 97.93, 0.56, n=1) == "-"  # one seed says nothing of a mean
 
 
 def test_against_paper_takes_only_cells_the_paper_has():
@@ -76,6 +77,25 @@ def test_against_paper_takes_only_cells_the_paper_has():
         rows(dataset="digits"), ("selection", "label"), paper_table="memory_selection"
     )
     assert "No cell has a counterpart" in verdicts.counted(verdicts.against_paper(ours, "test"))
+
+
+def test_winners_are_the_best_means_here_and_in_the_paper():
+    """Broken: a table says MCTS wins as published when equal shares won here, or after one seed."""
+
+    def judged(**changes):
+        table = tables.summary_table(
+            rows(**changes), ("selection", "label"), paper_table="memory_selection"
+        )
+        return verdicts.winners(table, "test")
+
+    (won,) = judged().frame.to_dict("records")
+    assert (won["best here"], won["best in the paper"]) == ("MCTS 97.50", "MCTS 97.93")
+    assert won["selection"] == "Uniform" and won["verdict"] == "reproduced"
+    (lost,) = judged(mcts=(0.90, 0.91)).frame.to_dict("records")
+    assert (lost["best here"], lost["verdict"]) == ("ETS 97.00", "another")
+    assert "**0 of 1** winners" in verdicts.counted(judged(mcts=(0.90, 0.91)))
+    assert judged(mcts=(0.98,)).frame["verdict"].tolist() == ["-"]
+    assert judged(mcts=()).frame.empty  # without the method under study there is no contest
 
 
 def test_verdict_rule_of_a_test():
