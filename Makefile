@@ -60,8 +60,8 @@ data: .venv/.installed ## fetch a dataset: DATASET=mnist
 report: .venv/.installed ## the executed notebooks as a static site in executed/, offline
 	$(PY) -m rslib.report
 
-verify: .venv/.installed ## train random rows of results/ again and compare: ROWS=6
-	$(PY) -m rslib.verify --rows $(ROWS)
+verify: .venv/.installed ## train random rows of results/ again and compare: ROWS=6 SEED=1
+	$(PY) -m rslib.verify --rows $(ROWS) $(if $(SEED),--seed $(SEED))
 
 reproducibility: .venv/.installed ## write REPRODUCIBILITY.md from the rows there are
 	$(PY) -m rslib.reproducibility

@@ -24,7 +24,7 @@ from typing import Any
 import pandas as pd
 from tqdm.auto import tqdm
 
-from rslib import search
+from rslib import data, search
 from rslib.environment import Environment
 from rslib.executors import executor_for, finished, stop_workers
 from rslib.learner import Learner
@@ -143,6 +143,22 @@ def look_up(cells: Iterable[Cell], store: Store | None = None) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
+def rows_of(
+    cells: Iterable[Cell], n_jobs: int | None = None, train: bool = True, store: Store | None = None
+) -> pd.DataFrame:
+    """The rows of a notebook's grid, after saying how long that takes; or, with `train=False`, only
+    those that are there, after saying how many that is."""
+    cells, store = list(cells), store or Store()
+    if train:
+        print(forecast(cells, store, n_jobs or 1))
+        return run_cells(cells, store, n_jobs)
+    found = look_up(cells, store)
+    if not len(found):
+        raise NotTrained(f"none of the {len(cells)} runs is there, and nothing was to be trained")
+    print(f"{len(found)} of {len(cells)} runs are there; nothing is trained.")
+    return found
+
+
 def result(cell: Cell, store: Store | None = None) -> search.Result:
     """A finished cell's whole result: schedules and accuracy matrices, every rollout of a search."""
     return _finder(store or Store())(cell)
@@ -158,7 +174,10 @@ def _finder(store: Store) -> Callable[[Cell], search.Result]:
             trees[environment] = ScheduleTree(environment, store, frozen=True)
         tree = trees[environment]
         tree.walk()  # nothing there at all: said before a search has made any plans
-        return search.run(tree, cell.policy, cell.rollouts)
+        try:
+            return search.run(tree, cell.policy, cell.rollouts)
+        except data.DataError as error:  # own rows, but their data have gone
+            raise NotTrained(str(error)) from None
 
     return find
 

@@ -249,12 +249,18 @@ def write(result: Findings, folder: Path, settings: Mapping[str, Any]) -> None:
     (folder / "about.json").write_text(json.dumps(about, indent=1) + "\n")
 
 
-def finished(folder: Path = REPOSITORY / "results" / "policies") -> list[tuple[str, pd.DataFrame]]:
+SHIPPED = REPOSITORY / "results" / "policies"
+
+
+def abouts(folder: Path = SHIPPED) -> list[dict[str, Any]]:
+    """What was run in `folder`'s folders: environments, settings, and what training cost."""
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*/about.json"))]
+
+
+def finished(folder: Path = SHIPPED) -> list[tuple[str, pd.DataFrame]]:
     """Every experiment in `folder`'s folders: a sentence that says what was run, and its rows."""
-    return [
-        (_sentence(json.loads(path.read_text())), pd.read_csv(path.with_name("rows.csv")))
-        for path in sorted(folder.glob("*/about.json"))
-    ]
+    rows = [pd.read_csv(path.with_name("rows.csv")) for path in sorted(folder.glob("*/about.json"))]
+    return list(zip(map(_sentence, abouts(folder)), rows, strict=True))
 
 
 def _sentence(about: Mapping[str, Any]) -> str:

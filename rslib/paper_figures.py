@@ -47,21 +47,21 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen:
         notebooks = [n for n in notebooks if n.name.startswith(tuple(chosen))]
     runs = [
-        (notebook, dataset)
+        (notebook, dataset, "all")
         for notebook in notebooks
         for dataset in ([] if notebook.name[:2] in ONCE else options.datasets.split()) or [""]
     ]
     failed, start = [], time.perf_counter()
     if options.profile == "paper" and options.datasets and not chosen:
-        runs = [run for run in runs if _is_there(*run, failed)]
+        runs = [(n, d, there) for n, d, _ in runs if (there := _there(n, d, failed))]
     kernel = following = Kernel()
     if runs:
         kernel = following = kernel.begin(folder)
     try:
-        for i, (notebook, dataset) in enumerate(runs, start=1):
+        for i, (notebook, dataset, there) in enumerate(runs, start=1):
             if i < len(runs):
                 following = Kernel().begin(folder)
-            if not _run(notebook, dataset, options, kernel):
+            if not _run(notebook, dataset, there, options, kernel):
                 failed.append(f"{notebook.stem} {dataset}".strip())
             kernel.end()
             kernel = following
@@ -75,31 +75,35 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _is_there(notebook: Path, dataset: str, failed: list[str]) -> bool:
-    """Can it be drawn without training? If not, what it lacks is said."""
+def _there(notebook: Path, dataset: str, failed: list[str]) -> str:
+    """Can it be drawn without training: "all" of it, "some", or not (""); what it lacks is said."""
     number, title = notebook.name[:2], f"{notebook.stem} {dataset}".strip()
     if number in NOT_SHIPPED:
         print(
             f"{title}: skipped, it shows no shipped result. To run it: papermill "
             f"notebooks/{notebook.name} out.ipynb -p profile paper -p dataset NAME"
         )
-        return False
+        return ""
     if not dataset:
-        return True
+        return "all"
     from rslib import studies  # here: torch is loaded by the kernels, not by this process
 
     try:
-        n = studies.missing(params.check({"dataset": dataset, "profile": "paper"}, number), number)
+        asked = params.check({"dataset": dataset, "profile": "paper"}, number)
+        n, of = studies.progress(asked, number)
     except params.ParameterError as error:
         print(f"{title}: failed: {error}")
         failed.append(title)
-        return False
-    if n:
-        print(
-            f"{title}: skipped, {n} of its runs are not there. To train them: make paper-figures "
-            f'PROFILE=paper DATASETS="{dataset}" NOTEBOOKS={number}'
-        )
-    return not n
+        return ""
+    if n == of:
+        return "all"
+    partly = n > 0 and "train:" in _parameters_cell(notebook)  # a grid shows the rows there are
+    print(
+        f"{title}: {'drawn from' if partly else 'skipped,'} {n} of its {of} runs"
+        f"{'' if partly else ' are there'}. To train the others: make paper-figures "
+        f'PROFILE=paper DATASETS="{dataset}" NOTEBOOKS={number}'
+    )
+    return "some" if partly else ""
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -139,13 +143,16 @@ class Kernel(AsyncKernelManager):
             run_sync(self.shutdown_kernel)(now=True)
 
 
-def _run(notebook: Path, dataset: str, options: argparse.Namespace, kernel: Kernel) -> bool:
+def _run(
+    notebook: Path, dataset: str, there: str, options: argparse.Namespace, kernel: Kernel
+) -> bool:
     """Execute one notebook; True if it went through."""
     title = f"{notebook.stem} {dataset}".strip()
     out = Path(options.executed) / (Path(dataset).stem or "default") / notebook.name
     out.parent.mkdir(parents=True, exist_ok=True)
     print(f"{title} ...", flush=True)
     parameters = _parameters(notebook, dataset, options)
+    parameters |= {"train": False} if there == "some" else {}
     start, before = time.perf_counter(), time.time()
     try:
         papermill.execute_notebook(
@@ -175,14 +182,18 @@ def _run(notebook: Path, dataset: str, options: argparse.Namespace, kernel: Kern
 
 def _parameters(notebook: Path, dataset: str, options: argparse.Namespace) -> dict:
     """What was asked for, as far as the notebook has it."""
-    cells = nbformat.read(notebook, as_version=4).cells
-    source = next(c.source for c in cells if "parameters" in c.metadata.get("tags", []))
+    source = _parameters_cell(notebook)
     wanted = dict(profile=options.profile, out_dir=options.out_dir, n_jobs=options.n_jobs)
     if dataset:
         wanted["dataset"] = dataset
     elif options.datasets and "datasets" in source:
         wanted["datasets"] = options.datasets
     return {k: v for k, v in wanted.items() if v is not None and f"{k}:" in source}
+
+
+def _parameters_cell(notebook: Path) -> str:
+    cells = nbformat.read(notebook, as_version=4).cells
+    return next(c.source for c in cells if "parameters" in c.metadata.get("tags", []))
 
 
 def _written(out_dir: Path, since: float) -> list[Path]:

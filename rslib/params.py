@@ -258,7 +258,7 @@ def _dataset(value: Any, look: Callable[[str], Any]) -> str:
         look(name)
     except data.DataError as error:
         raise ParameterError(f"dataset {name!r}: {error}") from None
-    return name
+    return data.canonical(name)  # as presets and published numbers spell it
 
 
 def _folder(value: Any) -> Path:

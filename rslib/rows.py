@@ -50,6 +50,10 @@ class Row:
         known = known[~np.isnan(known)]
         return bool(np.all((known >= 0) & (known <= 1)) and len(set(np.isnan(self.test))) == 1)
 
+    def same_machine(self) -> bool:
+        """Made with this torch on a CPU like this one: training again gives the same bits."""
+        return (self.torch, self.cpu) == (TORCH, CPU)
+
     def same(self, other: Row) -> bool:
         """Bit for bit the same accuracies."""
         return self.val.tobytes() == other.val.tobytes() and (

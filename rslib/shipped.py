@@ -48,15 +48,18 @@ def first_line(spec: Mapping[str, Any], facts: Facts | None) -> str:
     return "# " + json.dumps({**spec, **data}, sort_keys=True) + "\n"
 
 
-def read_spec(file: Path) -> dict[str, Any]:
-    """The environment a file's rows belong to."""
-    return _read_first_line(file)[0]
+def read_first_line(file: Path) -> tuple[dict[str, Any], Facts | None]:
+    """The environment a file's rows belong to, and what is known of its data."""
+    with open(file) as lines:
+        spec = json.loads(next(lines).removeprefix("# "))
+    data = spec.pop("data", None)
+    return spec, Facts(**data) if data else None
 
 
 def about(dataset: str, spec: Mapping[str, Any] | None = None) -> Facts | None:
     """What the shipped results of a dataset say of it, and of the environment if that is there."""
     where = folder() / Path(dataset).stem
-    known = _facts_in(where, where.stat().st_mtime_ns) if where.is_dir() else {}
+    known = _facts_in(where, dataset, where.stat().st_mtime_ns) if where.is_dir() else {}
     if spec is not None and (own := known.get(_text(spec))):
         return own
     other = next(iter(known.values()), None)
@@ -64,16 +67,10 @@ def about(dataset: str, spec: Mapping[str, Any] | None = None) -> Facts | None:
 
 
 @functools.lru_cache(maxsize=16)
-def _facts_in(where: Path, changed: int) -> dict[str, Facts]:
-    lines = map(_read_first_line, sorted(where.glob("*.csv")))
-    return {_text(spec): facts for spec, facts in lines if facts}
-
-
-def _read_first_line(file: Path) -> tuple[dict[str, Any], Facts | None]:
-    with open(file) as lines:
-        spec = json.loads(next(lines).removeprefix("# "))
-    data = spec.pop("data", None)
-    return spec, Facts(**data) if data else None
+def _facts_in(where: Path, dataset: str, changed: int) -> dict[str, Facts]:
+    lines = map(read_first_line, sorted(where.glob("*.csv")))
+    # A user's file may have the name of a dataset, and then its rows are in the same folder.
+    return {_text(spec): facts for spec, facts in lines if facts and facts.name == dataset}
 
 
 def _text(spec: Mapping[str, Any]) -> str:

@@ -27,10 +27,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from rslib import data
 from rslib.environment import Environment
 from rslib.rows import Row, as_csv, read_csv
-from rslib.shipped import SHIPPED, Facts, files, first_line, read_spec
+from rslib.shipped import SHIPPED, Facts, files, first_line, read_first_line
 from rslib.shipped import folder as shipped_folder
 
 CHECKPOINT_LIMIT = int(float(os.environ.get("RSLIB_CHECKPOINT_GB", 20)) * 2**30)
@@ -120,7 +119,7 @@ class Store:
         """The specification of every environment there is a row of, by key."""
         specs = {}
         for file in files(self.shipped) if self.shipped else ():
-            specs[file.stem] = read_spec(file)
+            specs[file.stem] = read_first_line(file)[0]
         for key, spec in self._db.execute("SELECT key, spec FROM environments"):
             specs[key] = json.loads(spec)
         return specs
@@ -133,10 +132,13 @@ class Store:
 
     # -- the shipped layer -------------------------------------------------------------------------
 
+    def _shipped_file(self, key: str) -> Path | None:
+        return next(self.shipped.glob(f"*/{key}.csv"), None) if self.shipped else None
+
     def shipped_rows(self, key: str) -> dict[str, Row]:
         if key not in self._shipped:
-            found = list(self.shipped.glob(f"*/{key}.csv")) if self.shipped else []
-            self._shipped[key] = read_csv(found[0]) if found else {}
+            file = self._shipped_file(key)
+            self._shipped[key] = read_csv(file) if file else {}
         return self._shipped[key]
 
     def export(self, key: str, folder: str | Path) -> Path:
@@ -145,7 +147,10 @@ class Store:
         if not rows:
             raise ValueError(f"the store has no rows of environment {key!r}")
         spec = self.environments()[key]
-        text = first_line(spec, _facts(key, spec)) + as_csv(rows)
+        facts, file = _facts(key, spec), self._shipped_file(key)
+        if facts is None and file:
+            facts = read_first_line(file)[1]
+        text = first_line(spec, facts) + as_csv(rows)
         name = Path(str(spec["dataset"])).stem
         target = Path(folder) / name / f"{key}.csv"
         write_atomically(target, text.encode())
@@ -248,10 +253,10 @@ def _row(val: bytes, test: bytes, seconds: float | None, torch_version: str, cpu
 
 def _facts(key: str, spec: dict[str, Any]) -> Facts | None:
     """What is known of the data the rows of a key were made from, if these are known at all."""
-    environment = Environment.from_spec(spec)
     try:
+        environment = Environment.from_spec(spec)
         return environment.facts() if environment.key == key else None
-    except data.DataError:
+    except ValueError:  # no data here (DataError), or a user's method that is not registered now
         return None
 
 

@@ -222,8 +222,8 @@ def coverage(datasets: list[Parameters]) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def missing(q: Parameters, notebook: str) -> int:
-    """How many of a notebook's runs on this dataset are not in the store."""
+def progress(q: Parameters, notebook: str) -> tuple[int, int]:
+    """How many of a notebook's runs on this dataset are in the store, and of how many."""
     mine = [study for name, study in STUDIES.items() if name.startswith(notebook)]
     cells = [cell for study in mine for cell in asked(study, q)]
-    return len(cells) - len(experiments.look_up(cells))
+    return len(experiments.look_up(cells)), len(cells)

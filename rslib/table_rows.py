@@ -52,8 +52,9 @@ def checked(rows, keys, metrics, over) -> pd.DataFrame:
     return rows
 
 
-def caption(rows: pd.DataFrame, what: str) -> str:
-    """`what`, then what the rows say: dataset, subset, scenario, M, seeds, rollouts."""
+def caption(rows: pd.DataFrame, what: str, asked: int = 0) -> str:
+    """`what`, then what the rows say: dataset, subset, scenario, M, seeds, rollouts; and where fewer
+    runs are there than were `asked` for, how many."""
     names, subsets = [], []
     for dataset, part in rows.groupby("dataset", sort=False):
         names.append(paper.dataset_name(str(dataset)))
@@ -74,6 +75,8 @@ def caption(rows: pd.DataFrame, what: str) -> str:
     rollouts = _distinct(tried, "rollouts")
     if rollouts:
         facts.append(f"{_listed(rollouts)} rollout" + ("s" if rollouts != [1] else ""))
+    if len(rows) < asked:
+        facts.append(f"{len(rows)} of {asked} runs, the others were not run")
     return f"{what.rstrip('. ')}. " + "; ".join(map(str, facts)) + "."
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from rslib import plots, stats, tables
+from rslib import paper, plots, stats, tables
 from rslib.search import Result
 from rslib.table_rows import as_tuple, named
 from rslib.typeset import Table, plain_table
@@ -81,6 +81,22 @@ def among_all(
             f"than: {', '.join(beaten)}."
         )
     return Words("\n".join(lines) or "BFS was not run: nobody knows what all schedules come to.")
+
+
+def moments(rows: pd.DataFrame) -> Words:
+    """Figure 1: what the moment of a replay moves, in the mean and on single seeds."""
+    acc = 100 * rows.pivot_table(index="seed", columns="label", values="acc", sort=False)
+    means, single = acc.mean(), acc.max(axis=1) - acc.min(axis=1)
+    text = (
+        f"The best moment is **{means.idxmax()}** ({means.max():.2f} %), the worst {means.idxmin()} "
+        f"({means.min():.2f} %): {means.max() - means.min():.2f} points apart"
+    )
+    if len(acc) == 1:
+        return Words(f"{text}, on one seed.")
+    return Words(
+        f"{text} in the mean over {len(acc)} seeds. On single seeds it is {single.min():.2f} to "
+        f"{single.max():.2f} points, and the best moment is: {', '.join(acc.idxmax(axis=1))}."
+    )
 
 
 def _pair(mine: pd.Series, rows: pd.DataFrame, other: str, metric: str) -> str:
@@ -172,6 +188,8 @@ def against_paper(table: Table, what: str) -> Table:
     frame["ours"] = _plus_minus(values["mean"], values["std"])
     frame["n"] = values["n"].astype(int)
     frame["paper"] = _plus_minus(values["paper_mean"], values["paper_std"])
+    gaps = values["mean"] - values["paper_mean"]
+    frame["difference"] = [f"{gap:+.2f}" if isfinite(gap) else "-" for gap in gaps]
     frame["verdict"] = values["verdict"]
     return plain_table(frame.reset_index(drop=True), f"{what}. {RULE} (or within {ALMOST} points)")
 
@@ -207,23 +225,29 @@ def tests_against_paper(table: Table, what: str) -> Table:
     return plain_table(frame.reset_index(drop=True), f"{what}. {TEST_RULE}")
 
 
-def winners(table: Table, what: str) -> Table:
+def winners(table: Table, what: str, paper_table: str) -> Table:
     """The best method of every group of a `summary_table(..., paper_table=...)`, ours and the paper's.
 
-    Only of groups MCTS has been run in; judged once every method there has enough seeds."""
+    Judged once every method the paper has there has been run on enough seeds."""
     values = table.values
+    published = paper.results().query("table == @paper_table")
     values = values[values["paper_mean"].notna() & (values["metric"] == "acc")]
     values = values[~values["label"].isin(tables.UNRANKED)].reset_index(drop=True)
     lines = []
     for _, group in values.groupby([c for c in _PLACES if c in values], sort=False):
-        if "MCTS" not in set(group["label"]):
+        dataset = paper.dataset_key(group["dataset"].iloc[0])
+        methods = set(published.loc[published["dataset"] == dataset, "method"])
+        group = group[group["mean"].notna()]
+        if methods - set(tables.UNRANKED) - set(group["label"]):
             continue
         best = {side: group.loc[group[f"{side}mean"].idxmax()] for side in ("", "paper_")}
         same = best[""]["label"] == best["paper_"]["label"]
-        judged = len(group) > 1 and bool((group["n"] >= FEWEST).all())
+        judged = bool((group["n"] >= FEWEST).all())
+        seeds = sorted({int(n) for n in group["n"]})
         line = _places(group, "label").iloc[0].drop("schedule").to_dict()
         line |= {
             "best here": f"{best['']['label']} {best['']['mean']:.2f}",
+            "n": ", ".join(map(str, seeds)),
             "best in the paper": f"{best['paper_']['label']} {best['paper_']['paper_mean']:.2f}",
             "verdict": ("reproduced" if same else "another") if judged else "-",
         }
@@ -291,8 +315,10 @@ def side_by_side(
         plots.savefig(plots.ours_vs_paper(table), name, "paper", out_dir)
     shown = [table._repr_html_(), counted(judged), judged._repr_html_()]
     if against:
-        best = winners(table, f"{what}, the best schedule here and in the paper")
-        shown += [counted(best), best._repr_html_()] if len(best.frame) else []
+        best = winners(table, f"{what}, the best here and in the paper", name)
+        if len(best.frame):
+            tables.save_table(best, f"{name}_winners", "paper", out_dir)
+            shown += [counted(best), best._repr_html_()]
         groups = ["dataset", *row_keys[:-1]]
         welch = tables.welch_table(rows, against=against, group_keys=groups, paper_table=name)
         tables.save_table(welch, f"{name}_welch", "paper", out_dir)

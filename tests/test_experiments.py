@@ -18,7 +18,7 @@ from rslib import environment as environment_module
 from rslib import experiments, search
 from rslib.experiments import Cell, GridError, forecast, grid, look_up, run_cells
 from rslib.store import Store
-from rslib.tree import ScheduleTree
+from rslib.tree import NotTrained, ScheduleTree
 
 CELLS = grid(
     [small(seed=1), small(seed=2), small(seed=1, selection="mof")],
@@ -96,6 +96,19 @@ def test_looking_up_reads_each_environment_once_and_cuts_no_images(serial, monke
         Cell(small(seed=s), "mcts") for s in (77, 78)
     ]  # not even their class sizes are known
     assert not len(look_up(nowhere, store))
+
+
+def test_a_notebook_can_show_what_is_there_and_train_nothing(serial, capsys):
+    """Broken: drawing a grid of which some runs are shipped starts hours of training."""
+    rows, store = serial
+    more = [*CELLS, Cell(small(seed=99), "ets")]
+    same_rows(experiments.rows_of(more, train=False, store=store).assign(seconds=0.0), rows)
+    assert "18 of 19 runs are there; nothing is trained" in capsys.readouterr().out
+    assert not store.rows(small(seed=99).key)
+    with pytest.raises(NotTrained, match="none of the 1 runs"):
+        experiments.rows_of(more[-1:], train=False, store=store)
+    assert len(experiments.rows_of(CELLS, 1, store=store)) == 18
+    assert "nothing to train" in capsys.readouterr().out
 
 
 def test_threads_give_the_same_rows(serial, tmp_path):

@@ -5,8 +5,19 @@ import re
 import pandas as pd
 import pytest
 
-from rslib import reproducibility, studies, tables, verdicts
-from rslib.reproducibility import ITEMS, REASONS, Judged
+from rslib import (
+    costs,
+    differences,
+    fetch,
+    params,
+    reproducibility,
+    shipped,
+    studies,
+    tables,
+    verdicts,
+)
+from rslib.differences import REASONS
+from rslib.judged import ITEMS, Judged
 from rslib.store import Store
 
 
@@ -25,6 +36,65 @@ def test_without_rows_every_line_says_not_run(nothing_run):
     assert "reproduced |" not in text and "0 trainings, 0.0 core-hours" in text
 
 
+@pytest.fixture
+def only_shipped(tmp_path, monkeypatch):
+    """A clone with an empty store, without data."""
+    monkeypatch.setenv("RSLIB_RESULTS", str(shipped.SHIPPED))
+    monkeypatch.setattr(fetch, "OWN", tmp_path / "data")
+    monkeypatch.delenv("RSLIB_DATA", raising=False)
+    return Store()
+
+
+def test_costs_are_counted_from_rows(only_shipped):
+    """Broken: the account adds what was not run, or flatters us with what theirs would have cost."""
+    mnist = params.check(dict(dataset="mnist", profile="paper", n_jobs=1), "01")
+    text = costs.account([("01", studies.single_task_replay)], [mnist], only_shipped)
+    # Five seeds, four schedules each. A seed's nodes: task 1, then replay at task 2 has 4 of its own,
+    # at task 3 also 4 (it shares none of those), at task 4 three more, at task 5 two more.
+    line = next(line for line in text.splitlines() if line.startswith("| 01"))
+    schedules, trainings, hours, released, paper = line.strip("| ").split(" | ")[2:]
+    assert (schedules, trainings) == ("20", str(5 * 14))
+    keys = {cell.environment.key for cell in studies.single_task_replay(mnist)}
+    seconds = sum(row.seconds for key in keys for row in only_shipped.rows(key).values())
+    assert 0 < float(hours) <= seconds / 3600
+    assert float(released) == pytest.approx(20 * 5 * 23.5 / 3600, abs=0.05)
+    assert float(paper) == pytest.approx(20 * 1.5 / 60, abs=0.05)
+
+
+def test_figure_1_is_told_in_numbers(only_shipped):
+    """Broken: that our mean over seeds shows far less than the paper's single run goes unsaid."""
+    mnist = params.check(dict(dataset="mnist", profile="paper", n_jobs=1), "09")
+    text = "\n".join(differences.figure_1([mnist], only_shipped))
+    assert all(f"| at task {t} |" in text for t in (2, 3, 4, 5))
+    assert "In the paper's run 4.84 points lie between the best moment, at task 5" in text
+    assert differences.figure_1([], only_shipped) == []
+
+
+def test_a_test_that_differs_says_what_moved():
+    """Broken: a test that came out otherwise stands there without a word on why."""
+    item = next(item for item in ITEMS if item.study is studies.ets_heuristic)
+    values = pd.DataFrame(
+        [
+            dict(
+                dataset="mnist", label="MCTS", mean=98.0, std=0.5, paper_mean=97.5, paper_std=0.25
+            ),
+            dict(dataset="mnist", label="ETS", mean=97.0, std=1.5, paper_mean=94.0, paper_std=4.0),
+        ]
+    ).assign(metric="acc")
+    tests = pd.DataFrame(
+        [{"dataset": "Split MNIST", "comparison": "MCTS vs ETS", "verdict": "not significant here"}]
+    )
+    empty = pd.DataFrame()
+    found = Judged(item, empty, values, empty, empty, tests)
+    _, line, _ = differences.of_tests([found])
+    assert (
+        "**Split MNIST, MCTS vs ETS**" in line and "+1.00 points here, +3.50 in the paper" in line
+    )
+    assert "ETS is +3.00 from the paper's mean (standard deviation 1.50, there 4.00)" in line
+    same = tests.assign(verdict="reproduced")
+    assert differences.of_tests([found._replace(tests=same)]) == []
+
+
 def judged(label: str, acc: list[float], dataset="mnist", converged=True) -> Judged:
     """Rows of one schedule of Appendix C.8, judged against the paper's."""
     item = next(item for item in ITEMS if item.study is studies.transferred)
@@ -38,21 +108,21 @@ def judged(label: str, acc: list[float], dataset="mnist", converged=True) -> Jud
 def test_a_difference_is_told_seed_by_seed():
     """Broken: a result that is off goes unmentioned, or one that is not is excused."""
     off = judged("Heur-GD", [0.98, 0.98, 0.98, 0.80, 0.98])  # mean 94.40, the paper has 97.90
-    heading, line, _ = reproducibility._differences([off, judged("ETS", [0.965] * 5)])
+    heading, line, _ = differences.of_means([off, judged("ETS", [0.965] * 5)])
     assert "differ" in heading and "**Split MNIST, Heur-GD** (App. C.8): lower by 3.50" in line
     assert "98.00, 98.00, 98.00, 80.00, 98.00; median 98.00" in line
     assert REASONS["Split MNIST", "App. C.8", "Heur-GD"] in line
-    assert reproducibility._differences([judged("ETS", [0.965] * 5)]) == []
-    (_, unknown, _) = reproducibility._differences([judged("Random", [0.5] * 5)])
+    assert differences.of_means([judged("ETS", [0.965] * 5)]) == []
+    (_, unknown, _) = differences.of_means([judged("Random", [0.5] * 5)])
     assert "Not looked into" in unknown
     elsewhere = judged("Heur-GD", [0.5] * 5, dataset="notmnist")  # the reason is not one for all
-    assert "Not looked into" in reproducibility._differences([elsewhere])[1]
+    assert "Not looked into" in differences.of_means([elsewhere])[1]
 
 
 def test_a_run_that_did_not_converge_is_not_listed_as_a_result():
     """Broken: the seeds listed are not those of the mean they stand beside."""
     failed = judged("Heur-GD", [0.90, 0.90, 0.10], converged=[True, True, False])
-    line = reproducibility._differences([failed])[1]
+    line = differences.of_means([failed])[1]
     assert "90.00, 90.00 (1 did not converge); median 90.00" in line
 
 

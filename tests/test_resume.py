@@ -165,27 +165,36 @@ def test_the_papers_settings_draw_what_is_there_and_train_only_what_is_named(
     notebook does not."""
     monkeypatch.setenv("RSLIB_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("RSLIB_RESULTS", str(tmp_path / "results"))
-    missing = {"01": 0, "02": 3}
-    monkeypatch.setattr(studies, "missing", lambda q, number: missing.get(number, 1))
-    run = []
-    monkeypatch.setattr(
-        paper_figures.papermill, "execute_notebook", lambda n, *a, **_: run.append(n.name[:2])
-    )
+    there = {"01": 8, "02": 5, "04": 6}
+    monkeypatch.setattr(studies, "progress", lambda q, number: (there.get(number, 0), 8))
+    run, trains = [], {}
+
+    def execute(notebook, out, parameters, **_):
+        run.append(notebook.name[:2])
+        trains[run[-1]] = parameters.get("train", True)
+
+    monkeypatch.setattr(paper_figures.papermill, "execute_notebook", execute)
     out = ["--out-dir", str(tmp_path), "--executed", str(tmp_path / "executed")]
     command = ["--profile", "paper", "--datasets", "digits", *out]
     assert paper_figures.main(command) == 0
-    assert run == ["01", "09"]
+    assert run == ["01", "04", "09"]
+    assert not trains["04"]  # a grid is drawn from the rows there are
     said = capsys.readouterr().out
-    assert "02_schedule_search digits: skipped, 3 of its runs are not there." in said
+    assert "02_schedule_search digits: skipped, 5 of its 8 runs are there." in said
+    assert "04_memory_selection digits: drawn from 6 of its 8 runs." in said
+    assert "05_replay_methods digits: skipped, 0 of its 8 runs are there." in said
     assert 'make paper-figures PROFILE=paper DATASETS="digits" NOTEBOOKS=02' in said
     assert "07_generalization: skipped" in said
     run.clear()
     assert paper_figures.main([*command, "--notebooks", "02"]) == 0
-    assert run == ["02"]
+    assert run == ["02"] and trains["02"]
     run.clear()
     both = ["--profile", "paper", "--datasets", "digits minst", *out]
     assert paper_figures.main(both) == 1  # what is misspelt is told, the other drawn all the same
-    assert run == ["01", "09"] and "FAILED: 01_single_task_replay minst" in capsys.readouterr().err
+    assert (
+        run == ["01", "04", "09"]
+        and "FAILED: 01_single_task_replay minst" in capsys.readouterr().err
+    )
 
 
 def test_what_a_notebook_lacks_is_counted(tmp_path, monkeypatch):
@@ -193,6 +202,6 @@ def test_what_a_notebook_lacks_is_counted(tmp_path, monkeypatch):
     monkeypatch.setenv("RSLIB_STORE", str(tmp_path / "store"))
     q = params.check({"dataset": "digits", "profile": "smoke", "n_jobs": 1}, "01")
     cells = studies.asked(studies.single_task_replay, q)
-    assert studies.missing(q, "01") == len(cells) == 8
+    assert studies.progress(q, "01") == (0, len(cells)) == (0, 8)
     experiments.run_cells(cells[:2], n_jobs=1, progress=False)
-    assert studies.missing(q, "01") == 6
+    assert studies.progress(q, "01") == (2, 8)

@@ -1,0 +1,77 @@
+"""`make verify`: rows that are not what training gives must be found, whatever machine made them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_environment import small
+
+from rslib import environment, rows, shipped, verify
+from rslib.rows import Row, as_csv, read_csv
+from rslib.store import Store
+from rslib.tree import ScheduleTree
+
+
+@pytest.fixture
+def results(tmp_path):
+    """The shipped rows of one short walk."""
+    store = Store(tmp_path / "store", shipped=None)
+    ScheduleTree(small(), store).walk([(10,), (5, 5)])
+    return store.export(small().key, tmp_path / "results").parents[1]
+
+
+def edit(results, change):
+    (file,) = shipped.files(results)
+    first = file.read_text().splitlines(True)[0]
+    file.write_text(first + as_csv({p: change(row) for p, row in read_csv(file).items()}))
+
+
+def check(results, n=3) -> int:
+    return verify.main(["--results", str(results), "--rows", str(n), "--seed", "1"])
+
+
+def test_rows_as_trained_pass_and_are_counted(results, capsys):
+    """Broken: honest results fail, or nobody can tell how much was checked."""
+    assert check(results) == 0
+    assert (
+        "checked 3 rows of 1 files (--seed 1): 3 bit for bit, 0 differ" in capsys.readouterr().out
+    )
+
+
+def test_a_last_bit_is_found_on_the_same_machine(results, capsys):
+    """Broken: results that no training gives are called verified."""
+    edit(results, lambda row: replace(row, test=np.nextafter(row.test, 0)))
+    assert check(results) == 1
+    assert "3 differ" in capsys.readouterr().out
+
+
+def test_another_machine_is_allowed_rounding_and_no_more(results, capsys):
+    """Broken: on another CPU the wrong schedule or data would pass, or honest rows would fail."""
+    elsewhere = lambda row, gap: replace(row, test=row.test - gap, cpu="another")  # noqa: E731
+    edit(results, lambda row: elsewhere(row, 0.01))
+    assert check(results) == 0
+    assert "3 of them are of another CPU or torch" in capsys.readouterr().out
+    edit(results, lambda row: elsewhere(row, 0.04))  # each row within its bound, their mean not
+    assert check(results) == 1
+    assert "on average they are too far apart" in capsys.readouterr().out
+    assert verify.compare(Row(np.ones(2), np.ones(2)), Row(np.ones(2), np.full(2, np.nan))) > 1
+
+
+def test_another_torch_is_checked_with_the_tolerance(results, monkeypatch, capsys):
+    """Broken: after an update of torch (which is part of the key) nothing is checked any more."""
+    monkeypatch.setattr(environment.torch, "__version__", "9.9.9")
+    monkeypatch.setattr(rows, "TORCH", "9.9.9")
+    assert check(results) == 0
+    assert "of another CPU or torch" in capsys.readouterr().out
+
+
+def test_what_cannot_be_checked_is_said(results, capsys):
+    """Broken: rows of other data are compared, or left out without a word."""
+    (file,) = shipped.files(results)
+    spec, facts = shipped.read_first_line(file)
+    body = file.read_text().split("\n", 1)[1]
+    file.write_text(shipped.first_line(spec, replace(facts, fingerprint="other")) + body)
+    assert check(results) == 2
+    said = capsys.readouterr()
+    assert "1 files left out: digits: made from other data than are here" in said.out
+    assert "can be checked here" in said.err
