@@ -53,7 +53,8 @@ def report(store: Store) -> str:
 _HEAD = """# Reproducibility
 
 Written by `make reproducibility` from the rows in the store and in `results/`; no number is typed by
-hand (likely reasons, in italics, are our reading of the rows). One notebook on one dataset with the paper's settings:
+hand (likely reasons, in italics, are our reading of the rows). One notebook on one dataset with the
+paper's settings:
 `make paper-figures PROFILE=paper DATASETS=mnist NOTEBOOKS=04`. Datasets not named below were
 not run. Where we deviate from the authors' released code on purpose (all schedules train on the same
 85 %, balanced pools, replay methods as published), the notebooks say so.

@@ -145,7 +145,8 @@ def test_help_reads_well():
     found = papermill.inspect_notebook(str(FOLDER / "04_memory_selection.ipynb"))
     assert set(found) == {*params.KNOWN, "train"}
     for parameter in found.values():
-        assert parameter["inferred_type_name"] in ("str", "int", "list") and parameter["help"]
+        assert parameter["inferred_type_name"] in ("str", "int", "list", "bool")
+        assert parameter["help"]
 
 
 @pytest.mark.slow
