@@ -151,6 +151,20 @@ def test_the_library_tells_environments_apart():
     assert keys == set(store.environments())
 
 
+def test_the_first_thing_shown_is_what_most_is_known_of(tmp_path):
+    """Broken: after a clone the inspector opens on eight schedules instead of a whole tree."""
+    store, results = Store(), tmp_path / "results"
+    for seed, policies in ((1, ["ets"]), (2, ["ets", "none"]), (3, ["ets"])):
+        for policy in policies:
+            run_policy(ScheduleTree(small(**THREE, seed=seed), store), policy)
+        store.export(small(**THREE, seed=seed).key, results)
+    assert Library(store).start[-1] == 2
+    clone = Store(tmp_path / "clone", shipped=results)
+    assert Library(clone).start[-1] == 2  # nothing of its own: most of what is shipped
+    run_policy(ScheduleTree(small(**THREE, seed=9), clone), "ets")
+    assert Library(clone).start[-1] == 9
+
+
 # -- growth ----------------------------------------------------------------------------------------
 
 

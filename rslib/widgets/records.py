@@ -149,8 +149,10 @@ class Library:
         self._given = {given.environment.key: given} if given else {}
         self._specs = store.environments() if store else {}
         self.start: tuple[str, str, int] | None = None  # what to show first: the given, or the
-        own = store.sizes()[0] if store else {}  # one that most of the store's own rows are of
-        for key, spec in sorted(self._specs.items(), key=lambda item: -own.get(item[0], 0)):
+        rows = store.sizes()[0] if store else {}  # one that most of the store's own rows are of
+        if store and not rows:  # a fresh clone: most of the shipped ones
+            rows = {key: len(store.shipped_rows(key)) for key in self._specs}
+        for key, spec in sorted(self._specs.items(), key=lambda item: -rows.get(item[0], 0)):
             try:
                 place = self._add(Environment.from_spec(spec), key)
                 self.start = self.start or place
