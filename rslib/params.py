@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import html
 import os
 import platform
 import subprocess
@@ -26,8 +27,6 @@ from rslib import data, presets
 from rslib.profiles import PROFILES, Profile
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from rslib.environment import Environment
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -35,6 +34,20 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 class ParameterError(ValueError):
     """A notebook parameter that cannot be meant."""
+
+
+class Facts(dict[str, Any]):
+    """Names and values, shown as a table that cuts no fingerprint short."""
+
+    def _repr_html_(self) -> str:
+        cells = (
+            f"<tr><th>{html.escape(k)}</th><td style='text-align: left'>{html.escape(str(v))}</td></tr>"
+            for k, v in self.items()
+        )
+        return f"<table>{''.join(cells)}</table>"
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name}: {value}" for name, value in self.items())
 
 
 @dataclass(frozen=True)
@@ -88,9 +101,8 @@ class Parameters:
         """The dataset as a folder name: figures/<name>/."""
         return Path(self.dataset).stem
 
-    def provenance(self) -> pd.DataFrame:
+    def provenance(self) -> Facts:
         """What a stranger needs to get the same numbers again."""
-        import pandas as pd
         import torch
 
         from rslib.environment import PROTOCOL
@@ -107,7 +119,7 @@ class Parameters:
             "seeds": ", ".join(map(str, self.seeds)),
             "profile": self.profile_name,
         }
-        return pd.DataFrame({"": {k: str(v) for k, v in facts.items()}})
+        return Facts(facts)
 
     def _tasks(self) -> str:
         """How the classes are cut, and how many are left over."""
@@ -128,8 +140,7 @@ class Parameters:
             "processes": self.n_jobs,
             "figures and tables under": self.out_dir,
         }
-        cells = "".join(f"<tr><th>{k}</th><td>{v}</td></tr>" for k, v in rows.items())
-        return f"<table>{cells}</table>"
+        return Facts(rows)._repr_html_()
 
 
 # The tiny-memory experiment has an M of its own; everything else the dataset's.

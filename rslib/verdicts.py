@@ -185,7 +185,7 @@ def against_paper(table: Table, what: str) -> Table:
     ]
     frame = _places(values, "label")
     frame["metric"] = values["metric"].str.upper()
-    frame["ours"] = _plus_minus(values["mean"], values["std"])
+    frame["ours"] = _plus_minus(values["mean"], values["std"].where(values["n"] >= FEWEST))
     frame["n"] = values["n"].astype(int)
     frame["paper"] = _plus_minus(values["paper_mean"], values["paper_std"])
     gaps = values["mean"] - values["paper_mean"]

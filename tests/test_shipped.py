@@ -44,7 +44,7 @@ def test_a_study_is_drawn_from_shipped_rows_alone(no_data):
     final = read_csv(shipped.SHIPPED / f"notmnist/{first.key}.csv")[path].test
     assert first.acc == pytest.approx(np.mean(final), abs=1e-12)
     assert "notMNIST" in p._repr_html_()
-    assert shipped.about("notmnist").fingerprint in p.provenance().to_string()
+    assert shipped.about("notmnist").fingerprint in p.provenance()._repr_html_()
 
 
 def test_training_still_asks_for_the_data(no_data):
