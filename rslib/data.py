@@ -85,7 +85,7 @@ def load(name_or_path: str | Path) -> Dataset:
 
 def at_hand(name_or_path: str | Path) -> bool:
     """Whether it is on this machine, as far as can be told without reading it."""
-    if _is_path(name_or_path):
+    if is_path(name_or_path):
         return True  # or else `load` says what is wrong with the path
     name = _known(os.fspath(name_or_path))
     base = _SAME_ARRAYS.get(name, name)
@@ -102,17 +102,17 @@ def about(name_or_path: str | Path) -> Dataset | shipped.Facts:
 def canonical(name_or_path: str | Path) -> str:
     """A name as we spell it ('Fashion-MNIST' is fashionmnist); a path stays what it is."""
     text = os.fspath(name_or_path)
-    return text if _is_path(name_or_path) else _known(text)
+    return text if is_path(name_or_path) else _known(text)
 
 
-def _is_path(name_or_path: str | Path) -> bool:
+def is_path(name_or_path: str | Path) -> bool:
     text = os.fspath(name_or_path)
     return text.lower().endswith(".npz") or isinstance(name_or_path, Path) or os.sep in text
 
 
 def _load(name_or_path: str | Path, download: bool) -> Dataset:
     text = os.fspath(name_or_path)
-    if _is_path(name_or_path):
+    if is_path(name_or_path):
         path = Path(text).expanduser().resolve()
         if path.suffix.lower() != ".npz" or not path.is_file():
             raise DataError(f"{text}: there is no such .npz file")

@@ -21,7 +21,6 @@ import numpy as np
 
 from rslib import schedule
 from rslib.env_tables import load_tables
-from rslib.table_tree import action_shares
 
 ID = "rslib/ReplaySchedule-v0"
 PENALTY = -1.0  # reward of an invalid action: below anything a valid one can give
@@ -95,6 +94,8 @@ class ReplayScheduleEnv(gymnasium.Env[np.ndarray, np.int64]):
     def step(self, action) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         if self._node is None or self._node.depth == self.n_tasks:
             raise RuntimeError("the episode is over: call reset")
+        if np.isnan(self._node.reward):
+            return self._diverged()
         k, action = self._node.depth, int(action)
         if not 0 <= action < schedule.n_actions(k):
             if self.on_invalid == "refuse":
@@ -104,7 +105,7 @@ class ReplayScheduleEnv(gymnasium.Env[np.ndarray, np.int64]):
             self._n_invalid += 1
             cut_off = self._n_invalid >= MAX_INVALID
             return self._observation(), PENALTY, False, cut_off, self._info() | {"invalid": True}
-        composition = self._source.counts(action_shares(k, action), k)
+        composition = self._source.counts(schedule.action_shares(k, action), k)
         self._node = self._source.walk((*self._node.path, composition))
         done = self._node.depth == self.n_tasks
         info = self._info() | {"invalid": False}
@@ -118,7 +119,13 @@ class ReplayScheduleEnv(gymnasium.Env[np.ndarray, np.int64]):
                 "acc": self._node.acc,
                 "bwt": self._node.bwt,
             }
+        if np.isnan(self._node.reward):
+            return self._diverged()
         return self._observation(), self._node.reward, done, False, info
+
+    def _diverged(self) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Training did not converge: the episode ends without a reward, since NaN would spread."""
+        return self._observation(), 0.0, True, False, self._info() | {"diverged": True}
 
     def action_masks(self) -> np.ndarray:
         """(actions,) bool, the name under which sb3-contrib looks for it. All false at the end."""
@@ -130,7 +137,7 @@ class ReplayScheduleEnv(gymnasium.Env[np.ndarray, np.int64]):
     def _observation(self) -> np.ndarray:
         observation = np.zeros(self.n_tasks - 1, dtype=np.float32)
         seen = min(self._node.depth, self.n_tasks - 1)
-        observation[:seen] = self._node.val[-1, :seen]
+        observation[:seen] = np.nan_to_num(self._node.val[-1, :seen])
         return observation
 
     def _info(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from rslib import schedule
 from rslib.executors import in_processes
-from rslib.table_tree import Table, action_shares, tree_shape
+from rslib.table_tree import Table, tree_shape
 
 
 class TableError(ValueError):
@@ -204,7 +204,7 @@ def from_tree(tree: Any) -> Table:
             raise TableError(f"{environment}: training along {path} did not converge")
         if t < environment.n_tasks:  # depth first: a child finds its parent's snapshot warm
             for action in range(schedule.n_actions(t)):
-                composition = tree.counts(action_shares(t, action), t)
+                composition = tree.counts(schedule.action_shares(t, action), t)
                 visit(int(shape.child[row, action]), (*path, composition))
 
     visit(0, ())
@@ -268,6 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     make.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     look = commands.add_parser("check", help="load a table, or say which row is wrong")
     look.add_argument("path", type=Path)
+    look.add_argument("--memory-size", type=int, default=10, help="M, which a table does not carry")
     given = parser.parse_args(arguments)
     if given.command == "build":
         from rslib import Store
@@ -277,10 +278,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ]
         store = Store(given.store)  # None: the user's own
         given.path = save_tables(build(environments, store, given.workers), given.out)
-    tables = load_tables(given.path)
+        given.memory_size = environments[0].memory_size
+    tables = load_tables(given.path, given.memory_size)
     print(
-        f"{given.path}: {len(tables)} environments of {tables[0].n_tasks} tasks: "
-        + ", ".join(f"{t.dataset} {t.seed}" for t in tables)
+        f"{given.path}: {len(tables)} environments of {tables[0].n_tasks} tasks, M = "
+        f"{given.memory_size}: " + ", ".join(f"{t.dataset} {t.seed}" for t in tables)
     )
 
 

@@ -48,10 +48,10 @@ class Environment:
 
     def __post_init__(self):
         object.__setattr__(self, "dataset", data.canonical(self.dataset))
-        for name in ("seed", "class_order_seed", "memory_size", "samples_per_class", "n_tasks"):
+        for name in (f.name for f in fields(self)):
             value = getattr(self, name)
-            if isinstance(value, np.integer):
-                object.__setattr__(self, name, int(value))
+            if isinstance(value, np.generic):  # from an array or a DataFrame: the number is meant
+                object.__setattr__(self, name, value.item())
         preset = presets.preset(self.dataset, self.setting)
         for name in ("memory_size", "scenario", "n_tasks", "network", "hidden", "epochs"):
             self._default(name, getattr(preset, name))

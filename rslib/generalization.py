@@ -9,6 +9,7 @@ embedded data in minutes). Policies are saved one by one, so a killed run goes o
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,9 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from rslib import a2c, dqn, presets_rl, scoring
+from rslib import a2c, data, dqn, presets, presets_rl, scoring
 from rslib.env_tables import from_tree, policy_environment
 from rslib.executors import in_processes
 from rslib.params import REPOSITORY
@@ -68,11 +70,12 @@ def train_policy(agent: Agent, seed: int, path: str | Path, progress: bool = Tru
     policy, curve = AGENTS[agent.name](agent.tables, agent.args, seed, progress)  # type: ignore
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".json").write_text(json.dumps(curve, indent=1))
+    policy.config["tables"] = _digest(agent.tables)
     return policy.save(path)  # last: a policy on disk is a finished one
 
 
 def _trained(path: Path, agent: Agent, seed: int) -> bool:
-    """Is the file a policy with these arguments on these environments? (Logging moves nothing.)"""
+    """Is the file a policy with these arguments on these tables? (Logging moves nothing.)"""
     if not path.exists():
         return False
     policy = LearnedPolicy.from_file(path)
@@ -81,11 +84,21 @@ def _trained(path: Path, agent: Agent, seed: int) -> bool:
         "seed": seed,
         "arguments": asdict(agent.args),
         "environments": [[t.dataset, t.seed] for t in agent.tables],
+        "memory_size": agent.tables[0].memory_size,
+        "tables": _digest(agent.tables),
     }
     found = {name: policy.config.get(name) for name in wanted}
     for arguments in (wanted["arguments"], found["arguments"] or {}):
         arguments.pop("log_every", None)
     return wanted == found
+
+
+def _digest(tables: Sequence[Table]) -> str:
+    """What the policy saw: trees trained anew with another torch or other data are other trees."""
+    digest = hashlib.sha256()
+    for table in tables:
+        digest.update(np.ascontiguousarray(table.val).tobytes())
+    return digest.hexdigest()
 
 
 def train_policies(
@@ -123,13 +136,17 @@ def run(
     test_tables: Sequence[Table] | None = None,
 ) -> Findings:
     """Train, choose thresholds, score. `test` and `tau_sources` are tables or live trees; with
-    trees, `test_tables` carries the yardstick. `folder` keeps the policies."""
+    trees, `test_tables` carries the yardstick. `folder` keeps the policies. Rules combined with ETS
+    choose theirs on the default number of environments, as in the paper."""
     with tempfile.TemporaryDirectory() as temporary:  # policies go through files in any case
         policies, curves = train_policies(agents, n_seeds, folder or temporary, workers)
     rows, taus = [], []
     rows += scoring.score(experiment, test, [Policy.load("random"), Policy.load("ets")], n_seeds)
     for rule in scoring.HEURISTICS:
-        tau, means = scoring.choose_tau(rule, tau_sources, presets_rl.TAU_GRID)
+        sources = tau_sources
+        if rule.startswith("ets+"):
+            sources = _first_of_each(tau_sources, presets_rl.TAU_ENVIRONMENTS_DEFAULT)
+        tau, means = scoring.choose_tau(rule, sources, presets_rl.TAU_GRID)
         taus += [
             {"rule": rule, "tau": value, "val": mean, "chosen": value == tau}
             for value, mean in means.items()
@@ -153,6 +170,11 @@ def first_of_each(pairs: Sequence[tuple[str, int]], n: int) -> list[tuple[str, i
     names = list(dict.fromkeys(name for name, _ in pairs))
     mine = {name: [pair for pair in pairs if pair[0] == name] for name in names}
     return [pair for name in names for pair in mine[name][: n // len(names)]]
+
+
+def _first_of_each(sources: Sequence[Any], n: int) -> list[Any]:
+    about = {(s.environment.dataset, s.environment.seed): s for s in sources}
+    return [about[pair] for pair in first_of_each(list(about), n)]
 
 
 def prepare(environment: Any, store: Any, frozen: bool = False) -> Table:
@@ -194,7 +216,7 @@ def run_live(
 ) -> Findings:
     """The whole experiment from live trees: train them, then policies, then score. `n_train` and
     `n_test` environments and `n_seeds` policy seeds; None takes the profile's."""
-    quick = profile == "quick"
+    quick, dataset = profile == "quick", data.canonical(dataset)
     settings = {
         name: presets_rl.agent_settings(name, experiment, dataset, profile) for name in agents
     }
@@ -206,6 +228,11 @@ def run_live(
     held_out = presets_rl.held_out_environments(experiment, dataset, n_test)
     wanted = sorted({pair for pairs in lists.values() for pair in pairs} | set(held_out))
     n_tasks = n_tasks or (presets_rl.QUICK_TASKS if quick else None)
+    if (n_tasks or presets.preset(dataset).n_tasks) > presets_rl.MOST_TASKS:
+        raise ValueError(
+            f"{dataset}: policies are learned on whole schedule trees, and those of more than "
+            f"{presets_rl.MOST_TASKS} tasks are too large"
+        )
     environments = {(name, seed): policy_environment(name, seed, n_tasks) for name, seed in wanted}
     built = prepare_all(list(environments.values()), store, workers)
     tables = dict(zip(environments, built, strict=True))

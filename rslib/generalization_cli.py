@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     add = parser.add_argument
     add("--tables", type=Path, nargs="+", help="environment tables to train and test on")
+    add("--memory-size", type=int, default=10, help="M of the tables, which do not carry it")
     add("--live", metavar="DATASET", help="instead: train the schedule trees of this dataset")
     add("--agent", nargs="+", default=["a2c"], choices=sorted(AGENTS))
     add("--train", type=parse_seeds, help="seeds, such as 0-9,20-39; default: each agent's own")
@@ -97,7 +98,11 @@ def _from_tables(
 ) -> tuple[list[Agent], list[Table], list[Table]]:
     """The agents with their training environments, the test ones, and those that thresholds are
     chosen on."""
-    known = {(t.dataset, t.seed): t for path in given.tables for t in load_tables(path)}
+    known = {
+        (t.dataset, t.seed): t
+        for path in given.tables
+        for t in load_tables(path, given.memory_size)
+    }
     names = sorted({name for name, _ in known})
     on = given.train_dataset or names
     if len(names) > 1 and not (given.train_dataset and given.test_dataset):
@@ -110,7 +115,9 @@ def _from_tables(
     }
     lists = {
         name: [
-            (d, seed) for d in on for seed in given.train or presets_rl.TRAIN_SEEDS[: n // len(on)]
+            (d, seed)
+            for d in sorted(on)  # the place decides an environment's draws, typing does not
+            for seed in sorted(given.train or presets_rl.TRAIN_SEEDS[: n // len(on)])
         ]
         for name, (n, _) in settings.items()
     }

@@ -48,7 +48,8 @@ def make_pool(
     seed: int,
     features: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Indices into `task.train`: the first `size` candidates (fewer where the task has fewer).
+    """Indices into `task.train`: the first `size` candidates (fewer where the task has fewer), as
+    many of every class as there can be: where a class is rare, the others fill up.
 
     `features` maps network inputs to features; only "mof" asks for it.
     """
@@ -57,10 +58,10 @@ def make_pool(
     if size == 0:
         return torch.zeros(0, dtype=torch.long)
     labels = task.train.y.unique().tolist()
-    per_class = -(-size // len(labels))
+    members = [torch.nonzero(task.train.y == label).flatten() for label in labels]
+    per_class = _level([len(mine) for mine in members], size)
     orders = []
-    for label in labels:
-        mine = torch.nonzero(task.train.y == label).flatten()
+    for label, mine in zip(labels, members, strict=True):
         inputs = task.train.inputs(mine)
         if selection == "mof":
             if features is None:
@@ -93,6 +94,14 @@ def fill(
         empty = torch.zeros(0, dtype=torch.long)
         return Memory(tasks[0].train.inputs(slice(0, 0)), empty, empty, empty, empty)
     return Memory(*(torch.cat(parts) for parts in (x, y, head, number, position)))
+
+
+def _level(sizes: list[int], size: int) -> int:
+    """How many samples a class may give so that together they give `size`, if they can."""
+    level = -(-size // len(sizes))
+    while sum(min(n, level) for n in sizes) < min(size, sum(sizes)):
+        level += 1
+    return level
 
 
 def _interleave(orders: list[np.ndarray]) -> np.ndarray:

@@ -68,7 +68,8 @@ class Parameters:
         """The environment of this notebook's dataset, with the profile's shortenings."""
         from rslib.environment import Environment
 
-        settings: dict[str, Any] = {"memory_size": self.memory_size} | self.profile.environment
+        settings: dict[str, Any] = {"memory_size": self.memory_size}
+        settings |= {"n_tasks": self.preset.n_tasks} | self.profile.environment
         return Environment(self.dataset, seed=seed, **(settings | changes))
 
     def on(self, dataset: str, profile_name: str, notebook: str | None = None) -> Parameters:
@@ -79,9 +80,10 @@ class Parameters:
     def policy_learning(self, experiment: str) -> dict[str, Any]:
         """The arguments of `generalization.run_live` that follow from the profile."""
         sizes, paper = self.profile.rl, self.profile_name == "paper"
+        n_quick = self.profile.n_tasks_rl
         return {
             "profile": "paper" if paper else "quick",
-            "n_tasks": self.preset.n_tasks if paper else self.profile.n_tasks_rl,
+            "n_tasks": self.preset.n_tasks if paper else min(n_quick, self.preset.n_tasks),
             "n_train": sizes["train"] or None,
             "n_test": sizes["test"],
             "n_seeds": sizes["policy_seeds"],
@@ -90,7 +92,10 @@ class Parameters:
 
     @property
     def preset(self) -> presets.Preset:
-        return presets.preset(self.dataset)
+        found = presets.preset(self.dataset)
+        if self.dataset in presets.PAPER | presets.EMBEDDED:
+            return found
+        return presets.fitted(found, data.about(self.dataset).n_classes)
 
     @property
     def title(self) -> str:
@@ -172,6 +177,10 @@ def check(namespace: Mapping[str, Any], notebook: str, extra: Mapping[str, Any] 
         _set(namespace, name, _extra(name, _meant(namespace.get(name)), wanted))
     # Last: it may be fetched, and that takes a while. With the paper's settings, shipped results do.
     dataset = _dataset(given["dataset"], data.about if profile_name == "paper" else data.load)
+    if data.is_path(dataset) and (n_classes := data.load(dataset).n_classes) < 4:
+        raise ParameterError(
+            f"dataset {dataset!r}: two tasks need four classes, it has {n_classes}"
+        )
     _set(namespace, "_checked", True)
     own = getattr(presets.preset(dataset), _MEMORY.get(notebook, "memory_size"))
     return Parameters(

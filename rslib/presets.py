@@ -97,6 +97,14 @@ RL_CHANGES = {"fashionmnist": dict(epochs=10), "notmnist": dict(epochs=20)}
 CUSTOM = Preset("", epochs=10, batch_size=64)  # a user's own .npz
 
 
+def fitted(found: Preset, n_classes: int) -> Preset:
+    """The settings for a user's data: at most as many tasks as have two classes each, and memory
+    sizes that are 1, 3, 5, 10 and 25 samples per class of every past task, as the paper's are."""
+    n_tasks = min(found.n_tasks, n_classes // 2)
+    past = (n_tasks - 1) * (n_classes // n_tasks)
+    return replace(found, n_tasks=n_tasks, memory_sizes=tuple(past * n for n in (1, 3, 5, 10, 25)))
+
+
 def preset(dataset: str, setting: str = "mcts") -> Preset:
     """The settings for a dataset: as in the search ("mcts") or in policy learning ("rl")."""
     if setting not in ("mcts", "rl"):

@@ -16,10 +16,11 @@ from rslib.profiles import EXPERIMENTS
 TRAIN_SEEDS = (*range(10), *range(20, 50))
 TEST_SEEDS = {"new_task_order": tuple(range(10, 20)), "new_dataset": tuple(range(10))}
 POLICY_SEEDS = 5
+MOST_TASKS = 6  # 132,300 schedules; seven tasks have 61 million
 
 # New Dataset: what is trained on, by what is tested on; half of the environments from each.
 TRAIN_DATASETS = {
-    "notmnist": ("mnist", "fashionmnist"),
+    "notmnist": ("fashionmnist", "mnist"),  # sorted: the place decides an environment's draws
     "fashionmnist": ("mnist", "notmnist"),
     "digits": ("glyphs", "glyphs2"),
     "glyphs": ("digits", "glyphs2"),
@@ -102,9 +103,21 @@ def training_environments(experiment: str, dataset: str, n: int) -> list[tuple[s
         return [(dataset, seed) for seed in TRAIN_SEEDS[:n]]
     sources = TRAIN_DATASETS.get(dataset.lower())
     if sources is None:
-        raise ValueError(f"no training datasets are set for testing on {dataset!r}")
+        raise ValueError(
+            f"New Dataset on {dataset!r} has no datasets to train on; it is there for "
+            f"{', '.join(TRAIN_DATASETS)}. New Task Order needs none: experiment=new_task_order"
+        )
     share = n // len(sources)
     return [(source, seed) for source in sources for seed in TRAIN_SEEDS[:share]]
+
+
+def experiments_on(dataset: str, asked: str) -> tuple[str, ...]:
+    """The experiments there are on a dataset of "both", or the one asked for; told before anything
+    is trained if it cannot be."""
+    if asked != "both":
+        training_environments(asked, dataset, 1)
+        return (asked,)
+    return EXPERIMENTS if dataset in TRAIN_DATASETS else EXPERIMENTS[:1]
 
 
 def held_out_environments(experiment: str, dataset: str, n: int = 10) -> list[tuple[str, int]]:

@@ -23,7 +23,6 @@ import numpy as np
 import torch
 
 from rslib import policies, schedule
-from rslib.table_tree import action_shares
 
 INSTEAD = "use Policy.load('ets') or a heuristic such as Policy.load('heur-gd:0.96') instead"
 
@@ -56,9 +55,13 @@ class Policy:
     @staticmethod
     def load(policy: str | Path) -> Policy:
         """A named rule ("ets", "heur-gd:0.96", ...) or the file of a trained policy."""
-        named = str(policy).partition(":")[0] in policies.POLICIES
-        if isinstance(policy, str) and named:
-            return NamedPolicy(policies.get(policy))
+        name = str(policy).partition(":")[0]
+        if isinstance(policy, str) and name in policies.POLICIES:
+            rule = policies.get(policy)
+            tau = rule.parameter if policies.POLICIES[name].needs == "tau" else None
+            if tau is not None and not 0 <= tau <= 1:  # 96 for 0.96 would mean equal shares
+                raise ValueError(f"{policy!r}: tau is a fraction from 0 to 1")
+            return NamedPolicy(rule)
         if Path(policy).is_file():
             return LearnedPolicy.from_file(policy)
         raise ValueError(
@@ -122,7 +125,7 @@ class LearnedPolicy(Policy):
         state = torch.zeros(1, self.n_tasks - 1)
         state[0, :k] = torch.from_numpy(val[-1])
         action = int(self.greedy(state, k)[0])
-        return schedule.counts(action_shares(k, action), memory_size, available)
+        return schedule.counts(schedule.action_shares(k, action), memory_size, available)
 
     def save(self, path: str | Path) -> Path:
         """Tensors and plain values only, so that loading never runs code from the file."""
@@ -159,6 +162,8 @@ def matrix(history: History) -> np.ndarray:
     Takes the rows as an engineer keeps them (row t has t accuracies) and the tree's matrices (a
     NaN row 0 for the untrained network, NaN or later columns for tasks not seen).
     """
+    if to_numpy := getattr(history, "to_numpy", None):  # a DataFrame iterates over column names
+        history = to_numpy(dtype=float)
     rows = [np.asarray(row, dtype=float).ravel() for row in history]
     if isinstance(history, np.ndarray) and rows and np.isnan(rows[0]).all():
         rows = rows[1:]

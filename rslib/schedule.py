@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import combinations_with_replacement, islice
+from itertools import combinations_with_replacement
 from math import comb, isfinite
 from numbers import Real
 
@@ -41,6 +41,24 @@ def actions(k: int) -> Iterator[Proportions]:
         yield _proportions(multiset, k)
 
 
+def action_shares(k: int, action: int) -> list[int]:
+    """How often each of k tasks is in an action, found without listing the others (17.7 billion
+    at 19 tasks). Proportions are these over k."""
+    multiset, rest, lowest = [], action, 0
+    for place in range(k):
+        for task in range(lowest, k):
+            # multisets that go on with this task: the other places from tasks task..k-1
+            following = comb((k - task) + (k - place - 1) - 1, k - place - 1)
+            if rest < following:
+                break
+            rest -= following
+        else:
+            raise ScheduleError(f"with {k} tasks seen there are {n_actions(k)} actions")
+        multiset.append(task)
+        lowest = task
+    return np.bincount(multiset, minlength=k).tolist()
+
+
 def sample_action(k: int, rng: np.random.Generator) -> Proportions:
     """One action drawn uniformly from the multisets, without listing them.
 
@@ -65,8 +83,8 @@ def counts(
     the task with the largest unmet share, ties to the oldest, until M or the pools are exhausted.
     Proportions may be any non-negative weights; all zero means no replay.
     """
-    if M < 0:
-        raise ScheduleError(f"memory size must not be negative, got {M}")
+    if isinstance(M, bool) or not isinstance(M, int | np.integer) or M < 0:
+        raise ScheduleError(f"memory size must be a whole number, not negative, got {M!r}")
     if not all(isfinite(p) for p in proportions):
         raise ScheduleError(f"proportions must be finite, got {[float(p) for p in proportions]}")
     shares = [p if isinstance(p, Fraction) else Fraction(float(p)) for p in proportions]
@@ -133,7 +151,7 @@ class Schedule:
                 raise ScheduleError(
                     f"action {index} at task {k + 1} is outside 0..{n_actions(k) - 1}"
                 )
-            path.append(counts(next(islice(actions(k), index, None)), M))
+            path.append(counts(action_shares(k, index), M))
         return cls(tuple(path))
 
     @classmethod

@@ -65,6 +65,8 @@ def play(source: Any, policy: Policy, policy_seed: int = 0) -> Run:
             marked += not exact
             wanted = tuple(compositions(k, source.memory_size)[action].tolist())
         node = source.walk((*node.path, wanted))
+    if np.isnan(node.acc):
+        return Run(reason="training did not converge")
     return Run(node.acc, node.bwt, node.reward, node.schedule, marked)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from math import comb, prod
+from math import prod
 
 import numpy as np
 
@@ -41,10 +41,6 @@ class TreeShape:
         """Rows before the leaves: where there is something to decide."""
         return self.first[-2]
 
-    @property
-    def mask(self) -> np.ndarray:
-        return self.child >= 0
-
     def path(self, node: int) -> tuple[int, ...]:
         """The actions that lead to this row."""
         k = int(self.depth[node])
@@ -73,24 +69,6 @@ def tree_shape(n_tasks: int) -> TreeShape:
         rows, n = widths[k - 1], schedule.n_actions(k)
         child[first[k - 1] : first[k], :n] = first[k] + np.arange(rows * n).reshape(rows, n)
     return TreeShape(n_tasks, tuple(first), depth, child)
-
-
-def action_shares(k: int, action: int) -> list[int]:
-    """How often each of k tasks is in an action, found without listing the others (17.7 billion
-    at 19 tasks). Proportions are these over k."""
-    multiset, rest, lowest = [], action, 0
-    for place in range(k):
-        for task in range(lowest, k):
-            # multisets that go on with this task: the other places from tasks task..k-1
-            following = comb((k - task) + (k - place - 1) - 1, k - place - 1)
-            if rest < following:
-                break
-            rest -= following
-        else:
-            raise ValueError(f"with {k} tasks seen there are {schedule.n_actions(k)} actions")
-        multiset.append(task)
-        lowest = task
-    return np.bincount(multiset, minlength=k).tolist()
 
 
 @lru_cache(maxsize=64)

@@ -133,13 +133,9 @@ class ScheduleTree:
 
     @functools.cached_property
     def _available(self) -> list[int]:
-        """Pools take as many of every class as they can: a rare class makes them shorter."""
-        environment, available = self.environment, []
-        for sizes in environment.class_sizes():
-            per_class = -(-environment.pool_size // len(sizes))
-            held = sum(min(size, per_class) for size in sizes)
-            available.append(min(environment.pool_size, held) - environment.base)
-        return available
+        """A pool holds what is asked for, or the whole of a small task."""
+        size, base = self.environment.pool_size, self.environment.base
+        return [min(size, sum(sizes)) - base for sizes in self.environment.class_sizes()]
 
     def budget(self, k: int) -> int:
         """How many samples may be scheduled with k tasks seen."""

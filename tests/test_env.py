@@ -83,6 +83,25 @@ def test_an_episode_by_hand(env):
         env.step(0)
 
 
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_training_that_diverges_ends_the_episode_without_nan(at):
+    """Broken: one diverged network makes an agent's weights NaN, without an error anywhere."""
+
+    class Diverging(LiveTree):
+        def walk(self, path):
+            node = super().walk(path)
+            if node.depth >= at:
+                node.val[-1], node.reward = np.nan, float("nan")
+            return node
+
+    env = ReplayScheduleEnv(Diverging(4))
+    observation, _ = env.reset(seed=0)
+    for _ in range(at if at == 1 else at - 1):
+        observation, reward, done, _, info = env.step(0)
+    assert done and reward == 0.0 and info["diverged"] and not observation.any()
+    assert env.observation_space.contains(observation)
+
+
 def test_invalid_actions_are_penalised_and_change_nothing(env):
     """Broken: an agent could leave the action space, or gain by trying."""
     start, _ = env.reset(options={"environment": 0})

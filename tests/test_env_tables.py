@@ -9,7 +9,7 @@ import pytest
 from rslib import env_tables, schedule
 from rslib.bench_rl import synthetic_table
 from rslib.env_tables import TableError, load_tables, parse_seeds, save_tables
-from rslib.table_tree import NotInTable, action_shares, nearest_action, stack, tree_shape
+from rslib.table_tree import NotInTable, nearest_action, stack, tree_shape
 
 
 class FakeTree:
@@ -72,16 +72,16 @@ def test_action_shares_is_the_protocol_order(k):
     """Broken: action indices would mean other proportions than in the released tables."""
     slow = itertools.combinations_with_replacement(range(k), k)
     for action, multiset in enumerate(slow):
-        assert action_shares(k, action) == [multiset.count(task) for task in range(k)]
+        assert schedule.action_shares(k, action) == [multiset.count(task) for task in range(k)]
     with pytest.raises(ValueError):
-        action_shares(k, schedule.n_actions(k))
+        schedule.action_shares(k, schedule.n_actions(k))
 
 
 def test_action_shares_needs_no_list():
     """Broken: one step with 19 tasks seen would list 17.7 billion actions."""
     last = schedule.n_actions(19) - 1
-    assert action_shares(19, last) == [0] * 18 + [19]
-    assert action_shares(19, 1) == [18, 1] + [0] * 17
+    assert schedule.action_shares(19, last) == [0] * 18 + [19]
+    assert schedule.action_shares(19, 1) == [18, 1] + [0] * 17
 
 
 def test_nearest_action_by_hand():
@@ -272,7 +272,7 @@ def test_a_real_tree(tmp_path, capsys):
     command = ["build", "--dataset", name, "--seeds", "2", "--n-tasks", "3", "--workers", "1"]
     command += ["--store", str(tmp_path / "store"), "--out", str(out)]
     env_tables.main(command)
-    assert "1 environments of 3 tasks: permuteddigits 2" in capsys.readouterr().out
+    assert "1 environments of 3 tasks, M = 50: permuteddigits 2" in capsys.readouterr().out
     first = out.read_bytes()
     env_tables.main(command)
     assert out.read_bytes() == first

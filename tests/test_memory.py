@@ -64,10 +64,10 @@ def test_pool_is_the_same_each_time_and_in_any_state_of_the_global_generators(se
 
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_classes_with_few_samples_give_what_they_have(selection):
-    """A small class must neither be repeated nor crash the filling."""
+    """A small class must neither be repeated nor crash the filling; the other fills up."""
     t = task((2, 30))
     pool = make_pool(selection, t, 10, seed=0, features=network)
-    assert sorted(np.bincount(t.train.y[pool])) == [2, 5]
+    assert sorted(np.bincount(t.train.y[pool])) == [2, 8]
     assert len(set(pool.tolist())) == len(pool)
 
 
@@ -270,8 +270,8 @@ def test_class_il_budget_is_what_the_base_samples_leave():
     ]
 
 
-def test_a_rare_class_shortens_what_can_be_scheduled(tmp_path):
-    """Else a walk would ask for samples the pool does not hold and crash in the middle of a grid."""
+def test_where_a_class_is_rare_the_others_fill_the_pool(tmp_path):
+    """Broken: M samples are asked for and fewer replayed, or a walk asks for what no pool holds."""
     draws = np.random.RandomState(0)
     y = np.array([0] * 8 + [1] * 60 + [2] * 60 + [3] * 60)
     np.savez(
@@ -285,6 +285,15 @@ def test_a_rare_class_shortens_what_can_be_scheduled(tmp_path):
     tree = ScheduleTree(Environment(str(tmp_path / "rare.npz"), memory_size=40, **settings))
     labels = tree.environment.tasks().tasks[0].train.y
     rare = int((labels == 0).sum())
-    assert rare < 20 and tree.available(1) == [20 + rare]
+    assert rare < 20 and tree.available(1) == [40]
+    for selection in SELECTIONS:
+        task = tree.environment.tasks().tasks[0]
+        pool = make_pool(selection, task, 40, seed=1, features=lambda x: x.flatten(1))
+        assert len(set(pool.tolist())) == 40  # nothing twice
+        assert (
+            int((labels[pool] == 0).sum()) == rare
+        )  # all of the rare class, the rest of the other
     node = tree.walk([tree.counts([1], 1)])
     assert node.complete and node.converged
+    whole = ScheduleTree(Environment(str(tmp_path / "rare.npz"), memory_size=500, **settings))
+    assert whole.available(1) == [len(labels)] and whole.walk([whole.counts([1], 1)]).complete

@@ -158,3 +158,23 @@ def test_a_dataset_spelt_otherwise_is_the_same_dataset(monkeypatch):
         mine = params.check(dict(dataset=spelt, profile="paper"), "04")
         assert mine == params.check(dict(dataset=name, profile="paper"), "04")
         assert mine.memory_size == params.presets.PAPER[name].memory_size
+
+
+def test_users_data_need_not_have_ten_classes(tmp_path):
+    """Broken: six classes pass the check and fail later, with nothing a notebook's user can set."""
+
+    def mine(n_classes: int):
+        y = np.arange(20 * n_classes) % n_classes
+        x = np.random.default_rng(0).random((len(y), 5), dtype=np.float32)
+        path = tmp_path / f"of{n_classes}.npz"
+        np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+        return check(PARAMETERS | dict(dataset=str(path)), "03")
+
+    six, twenty = mine(6), mine(20)
+    assert six.environment(1).n_tasks == 3 and "3 of 2 classes" in six._repr_html_()
+    assert len(six.environment(1).tasks().tasks) == 3
+    assert twenty.environment(1).n_tasks == 5
+    # 1, 3, 5, 10, 25 samples of the 4 classes of each of 4 past tasks
+    assert twenty.preset.memory_sizes == (16, 48, 80, 160, 400)
+    with pytest.raises(ParameterError, match="two tasks need four classes, it has 3"):
+        mine(3)

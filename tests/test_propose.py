@@ -1,6 +1,7 @@
 """The engineer's call: named rules for any number of tasks, learned ones up to theirs."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -59,6 +60,23 @@ def test_a_bad_history_is_named(history, message):
     """Broken: percent instead of fractions, or a forgotten column, would give silent nonsense."""
     with pytest.raises(ValueError, match=message):
         Policy.load("ets").propose(history, 10)
+
+
+def test_what_an_engineer_may_hand_over_or_mistype():
+    """Broken: a DataFrame is read as its column names, and a slip gives advice instead of an error."""
+    history = [[0.99], [0.90, 0.98]]
+    for tau in (0.5, 0.95):
+        rule = Policy.load(f"heur-at:{tau}")
+        assert rule.propose(pd.DataFrame([[0.99]]), 10) == rule.propose(history[:1], 10)
+        padded = pd.DataFrame([[0.99, np.nan], [0.90, 0.98]])
+        assert rule.propose(padded, 10) == rule.propose(history, 10)
+    for wrong in (100.0, "10", True, -1):
+        with pytest.raises(schedule.ScheduleError, match="memory size must be a whole number"):
+            Policy.load("ets").propose(history, wrong)
+    assert Policy.load("ets").propose(history, np.int64(10)) == (5, 5)
+    for wrong in ("heur-gd:96", "heur-gd:-1", "ets+heur-at:1.5"):
+        with pytest.raises(ValueError, match="tau is a fraction from 0 to 1"):
+            Policy.load(wrong)
 
 
 def test_a_learned_policy_by_hand():

@@ -185,7 +185,9 @@ def test_counts_refuses_what_cannot_be_meant():
     """Broken: nonsense weights become some memory without a word."""
     with pytest.raises(ScheduleError, match="negative"):
         counts([1, -1], 10)
-    with pytest.raises(ScheduleError, match="memory size must not be negative, got -1"):
+    with pytest.raises(
+        ScheduleError, match="memory size must be a whole number, not negative, got -1"
+    ):
         counts([1], -1)
     with pytest.raises(ScheduleError, match="2 proportions for 1 pools"):
         counts([1, 1], 10, [3])

@@ -457,3 +457,11 @@ def test_numbers_of_any_kind_name_the_same_node():
     for path in ([[10], [5, 5]], [np.array([10]), np.array([5, 5])], [(10.0,), (5.0, 5.0)]):
         assert tree.known(path) and bits(tree.walk(path)) == bits(node)
     assert tree.known(node.schedule) and tree.trained == 3
+
+
+def test_numbers_from_arrays_are_the_numbers():
+    """Broken: settings taken from a DataFrame are refused, or filed under another key."""
+    numpys = small(
+        seed=np.int64(3), epochs=np.int32(1), lr=np.float64(0.01), selection=np.str_("mof")
+    )
+    assert numpys.key == small(seed=3, selection="mof").key
