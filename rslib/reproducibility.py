@@ -43,10 +43,10 @@ def report(store: Store) -> str:
     lines += ["## Every cell that has a counterpart\n", *details] if details else []
     lines += differences.of_means(judgements) + differences.of_tests(judgements)
     lines += differences.figure_1(datasets, store) + _policies() + _pictures()
-    asked = {
-        item.study: f"`{item.notebook}`: {item.what}" for item in reversed(ITEMS) if item.study
-    }
-    lines += [costs.account([(what, s) for s, what in reversed(asked.items())], datasets, store)]
+    asked = [
+        (f"`{i.notebook}`: {i.what}", i.study) for i in ITEMS if i.study and "acc" in i.metrics
+    ]
+    lines += [costs.account(asked, datasets, store)]
     return "\n".join(lines)
 
 
