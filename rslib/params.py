@@ -36,7 +36,7 @@ class ParameterError(ValueError):
     """A notebook parameter that cannot be meant."""
 
 
-class Facts(dict[str, Any]):
+class Listing(dict[str, Any]):
     """Names and values, shown as a table that cuts no fingerprint short."""
 
     def _repr_html_(self) -> str:
@@ -106,7 +106,7 @@ class Parameters:
         """The dataset as a folder name: figures/<name>/."""
         return Path(self.dataset).stem
 
-    def provenance(self) -> Facts:
+    def provenance(self) -> Listing:
         """What a stranger needs to get the same numbers again."""
         import torch
 
@@ -124,7 +124,7 @@ class Parameters:
             "seeds": ", ".join(map(str, self.seeds)),
             "profile": self.profile_name,
         }
-        return Facts(facts)
+        return Listing(facts)
 
     def _tasks(self) -> str:
         """How the classes are cut, and how many are left over."""
@@ -145,7 +145,7 @@ class Parameters:
             "processes": self.n_jobs,
             "figures and tables under": self.out_dir,
         }
-        return Facts(rows)._repr_html_()
+        return Listing(rows)._repr_html_()
 
 
 # The tiny-memory experiment has an M of its own; everything else the dataset's.

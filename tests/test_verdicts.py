@@ -29,6 +29,18 @@ def test_words_follow_the_numbers():
     assert "level with" in verdicts.compared(rows(mcts=(0.96, 0.98)), against=("ETS",))
 
 
+def test_the_best_moment_in_the_mean_and_on_single_seeds():
+    """Broken: opposite effects on two seeds cancel in the mean, and nobody is told (Figure 1)."""
+    acc = {"at task 2": (0.90, 0.95), "at task 3": (0.96, 0.91)}
+    found = [dict(label=m, seed=s, acc=a) for m, both in acc.items() for s, a in enumerate(both)]
+    said = verdicts.moments(pd.DataFrame(found))
+    assert "**at task 3** (93.50 %), the worst at task 2 (92.50 %): 1.00 points apart" in said
+    assert "On single seeds it is 4.00 to 6.00 points" in said
+    assert "the best moment is: at task 3, at task 2." in said
+    one = verdicts.moments(pd.DataFrame([line for line in found if line["seed"] == 0]))
+    assert "6.00 points apart, on one seed" in one
+
+
 def test_words_without_something_to_compare():
     """Broken: one seed, a missing method or a diverged run crashes the last cell of a notebook."""
     one = verdicts.compared(rows(mcts=(0.98,), ets=(0.96,)), against=("ETS", "Random"))
