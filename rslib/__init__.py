@@ -3,7 +3,10 @@
 The names below are imported when they are first used: `python -m rslib.data` need not load torch.
 """
 
+import os
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -47,3 +50,18 @@ def __getattr__(name: str):
     if name in _HOME:
         return getattr(import_module(f"rslib.{_HOME[name]}"), name)
     raise AttributeError(f"module 'rslib' has no attribute {name!r}")
+
+
+def pin_cpu_capability() -> None:
+    """Tell a torch that is imported later, here or in a worker process, to use AVX2.
+
+    The shipped rows were trained with AVX2 instructions. A CPU that has AVX-512 would sum in another
+    order, and nothing could be compared bit for bit. A value that is already set is kept.
+    """
+    cpu = Path("/proc/cpuinfo")
+    if cpu.exists() and " avx512f" in cpu.read_text():
+        os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")
+
+
+if "torch" not in sys.modules:  # torch reads the variable once, when it is imported
+    pin_cpu_capability()

@@ -16,6 +16,8 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from rslib import pin_cpu_capability
+
 _SPAWN = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
 
 
@@ -61,7 +63,7 @@ class executor_for:
             return _as_executor(self.made)
         elif self.n_jobs > 1 and self.n_cells > 1:
             n = min(self.n_jobs, self.n_cells)
-            self.made = cf.ProcessPoolExecutor(n, _SPAWN, start_worker)
+            self.made = _processes(n)
         else:
             self.made = Serial()
         return self.made
@@ -91,11 +93,16 @@ def in_processes(work: Callable, jobs: Sequence[tuple], workers: int, title: str
     with tqdm(total=len(jobs), desc=title) as bar:
         if workers <= 1 or len(jobs) <= 1:
             return [(work(*job), bar.update())[0] for job in jobs]
-        with cf.ProcessPoolExecutor(workers, _SPAWN, start_worker) as pool:
+        with _processes(workers) as pool:
             futures = [pool.submit(work, *job) for job in jobs]
             for future in futures:
                 future.add_done_callback(lambda _: bar.update())
             return [future.result() for future in futures]
+
+
+def _processes(n: int) -> cf.ProcessPoolExecutor:
+    pin_cpu_capability()  # new processes import torch anew, whatever this one has done
+    return cf.ProcessPoolExecutor(n, _SPAWN, start_worker)
 
 
 def start_worker() -> None:
