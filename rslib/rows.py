@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from rslib.schedule import Composition
+from rslib.shipped import read_rows
 
 Path_ = tuple[Composition, ...]
 UNTRAINED = "-"  # the path text of the network before task 1; "" is the network after task 1
@@ -77,11 +78,9 @@ def as_csv(rows: Mapping[str, Row]) -> str:
 
 def read_csv(file: Path) -> dict[str, Row]:
     """The rows of a shipped file by path text."""
-    with open(file, newline="") as lines:
-        next(lines)  # the specification
-        reader = csv.DictReader(lines)
-        n = sum(name.startswith("test_") for name in reader.fieldnames or [])
-        return {line["path"]: _csv_row(line, n) for line in reader}
+    reader = csv.DictReader(io.StringIO(read_rows(file)))
+    n = sum(name.startswith("test_") for name in reader.fieldnames or [])
+    return {line["path"]: _csv_row(line, n) for line in reader}
 
 
 def _csv_row(line: dict[str, str], n: int) -> Row:

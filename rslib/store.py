@@ -19,6 +19,7 @@ import os
 import sqlite3
 import sys
 import time
+import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,16 @@ import torch
 
 from rslib.environment import Environment
 from rslib.rows import Row, as_csv, read_csv
-from rslib.shipped import SHIPPED, Facts, files, first_line, read_first_line
+from rslib.shipped import (
+    SHIPPED,
+    Facts,
+    ResultsError,
+    content,
+    file_name,
+    files,
+    key_of,
+    read_first_line,
+)
 from rslib.shipped import folder as shipped_folder
 
 CHECKPOINT_LIMIT = int(float(os.environ.get("RSLIB_CHECKPOINT_GB", 20)) * 2**30)
@@ -119,7 +129,8 @@ class Store:
         """The specification of every environment there is a row of, by key."""
         specs = {}
         for file in files(self.shipped) if self.shipped else ():
-            specs[file.stem] = read_first_line(file)[0]
+            with contextlib.suppress(ResultsError):  # said when its rows are asked for
+                specs[key_of(file)] = read_first_line(file)[0]
         for key, spec in self._db.execute("SELECT key, spec FROM environments"):
             specs[key] = json.loads(spec)
         return specs
@@ -133,16 +144,20 @@ class Store:
     # -- the shipped layer -------------------------------------------------------------------------
 
     def _shipped_file(self, key: str) -> Path | None:
-        return next(self.shipped.glob(f"*/{key}.csv"), None) if self.shipped else None
+        return next(self.shipped.glob(f"*/*{key}.csv"), None) if self.shipped else None
 
     def shipped_rows(self, key: str) -> dict[str, Row]:
         if key not in self._shipped:
             file = self._shipped_file(key)
-            self._shipped[key] = read_csv(file) if file else {}
+            try:
+                self._shipped[key] = read_csv(file) if file else {}
+            except ResultsError as error:  # refused by name; the other files are used
+                warnings.warn(str(error), stacklevel=2)
+                self._shipped[key] = {}
         return self._shipped[key]
 
     def export(self, key: str, folder: str | Path) -> Path:
-        """Write an environment's rows as `folder/<dataset>/<key>.csv`, sorted: same rows, same bytes."""
+        """Write an environment's rows as `folder/<dataset>/<words>-<key>.csv`: same rows, same bytes."""
         rows = self.rows(key)
         if not rows:
             raise ValueError(f"the store has no rows of environment {key!r}")
@@ -150,10 +165,10 @@ class Store:
         facts, file = _facts(key, spec), self._shipped_file(key)
         if facts is None and file:
             facts = read_first_line(file)[1]
-        text = first_line(spec, facts) + as_csv(rows)
-        name = Path(str(spec["dataset"])).stem
-        target = Path(folder) / name / f"{key}.csv"
-        write_atomically(target, text.encode())
+        target = Path(folder) / Path(str(spec["dataset"])).stem / file_name(spec, key)
+        write_atomically(target, content(spec, facts, as_csv(rows)).encode())
+        for older in set(target.parent.glob(f"*{key}.csv")) - {target}:
+            older.unlink()  # the same environment under the name it had before
         return target
 
     # -- snapshots ---------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """`python -m rslib.store`: what is in the store, rows out as CSV files, snapshots away, all checked.
 
     python -m rslib.store                                 list environments, rows, snapshots, bytes
-    python -m rslib.store export results --dataset digits rows as results/<dataset>/<key>.csv
+    python -m rslib.store export results --dataset digits rows as results/<dataset>/...-<key>.csv
     python -m rslib.store prune --gb 5                    drop the snapshots longest unused
     python -m rslib.store check                           read every row and snapshot
 

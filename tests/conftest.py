@@ -2,9 +2,10 @@
 
 import os
 
-import pytest
+import rslib  # noqa: F401  before torch: it chooses the instructions results were recorded with
 
-import rslib  # noqa: F401  before torch: it chooses the instructions that results were recorded with
+# isort: split
+import pytest
 import torch
 from hypothesis import settings
 

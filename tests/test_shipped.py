@@ -1,6 +1,7 @@
 """Shipped results where the data behind them are not: drawn from rows, never trained on a guess."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def test_every_shipped_file_is_found_without_its_data(no_data):
     """Broken: after a clone, notMNIST's results (in no registry) cannot be looked at."""
     assert FILES
     for file in FILES:
-        assert Environment.from_spec(shipped.read_first_line(file)[0]).key == file.stem
+        assert Environment.from_spec(shipped.read_first_line(file)[0]).key == shipped.key_of(file)
 
 
 def test_a_study_is_drawn_from_shipped_rows_alone(no_data):
@@ -41,7 +42,7 @@ def test_a_study_is_drawn_from_shipped_rows_alone(no_data):
     assert len(found) == 20
     first = found.iloc[0]
     path = path_text(Schedule.from_json(first.schedule).compositions)
-    final = read_csv(shipped.SHIPPED / f"notmnist/{first.key}.csv")[path].test
+    final = read_csv(next(f for f in FILES if shipped.key_of(f) == first.key))[path].test
     assert first.acc == pytest.approx(np.mean(final), abs=1e-12)
     assert "notMNIST" in p._repr_html_()
     assert shipped.about("notmnist").fingerprint in p.provenance()._repr_html_()
@@ -65,7 +66,7 @@ def test_other_data_are_not_filed_under_the_shipped_key(no_data, monkeypatch):
     """Broken: data fetched half-way, and not the same, write rows among the shipped ones."""
     file = next(f for f in FILES if f.parent.name == "mnist")
     environment = Environment.from_spec(shipped.read_first_line(file)[0])
-    assert environment.key == file.stem
+    assert environment.key == shipped.key_of(file)
     other = replace(data.load("digits"), name="mnist")
     monkeypatch.setattr(data, "load", lambda name: other)
     with pytest.raises(data.DataError, match="not what the shipped results were made from"):
@@ -75,9 +76,9 @@ def test_other_data_are_not_filed_under_the_shipped_key(no_data, monkeypatch):
 def test_data_that_are_here_come_first(tmp_path, monkeypatch):
     """Broken: a user's changed file is answered with the results of the file as it was."""
     environment = small()
-    line = shipped.first_line(environment.spec(), replace(environment.facts(), fingerprint="other"))
+    other = replace(environment.facts(), fingerprint="other")
     (tmp_path / "digits").mkdir()
-    (tmp_path / "digits" / "x.csv").write_text(line)
+    (tmp_path / "digits" / "x.csv").write_text(shipped.content(environment.spec(), other, ""))
     monkeypatch.setenv("RSLIB_RESULTS", str(tmp_path))
     assert shipped.about("digits").fingerprint == "other"
     assert small().facts().fingerprint == data.load("digits").fingerprint
@@ -108,9 +109,9 @@ def test_an_export_keeps_what_is_known_of_data_that_are_not_here(tmp_path, monke
     before = file.read_bytes()
     monkeypatch.setattr(environment_module.torch, "__version__", "9.9.9")  # now the key is another
     again = Store(tmp_path / "empty", shipped=tmp_path / "results")
-    assert again.export(file.stem, tmp_path / "results").read_bytes() == before
+    assert again.export(shipped.key_of(file), tmp_path / "results").read_bytes() == before
     monkeypatch.delitem(METHODS, "er")
-    assert store.export(file.stem, tmp_path / "elsewhere").exists()
+    assert store.export(shipped.key_of(file), tmp_path / "elsewhere").exists()
 
 
 def test_a_users_file_of_the_same_name_says_nothing_of_a_dataset(no_data, tmp_path, monkeypatch):
@@ -118,7 +119,58 @@ def test_a_users_file_of_the_same_name_says_nothing_of_a_dataset(no_data, tmp_pa
     facts = replace(small().facts(), name="/home/me/mnist.npz")
     (tmp_path / "mnist").mkdir()
     spec = small().spec() | {"dataset": facts.name}
-    (tmp_path / "mnist" / "x.csv").write_text(shipped.first_line(spec, facts))
+    (tmp_path / "mnist" / "x.csv").write_text(shipped.content(spec, facts, ""))
     monkeypatch.setenv("RSLIB_RESULTS", str(tmp_path))
     assert shipped.about("mnist") is None
     assert shipped.about(facts.name, spec) == facts
+
+
+def exported(tmp_path):
+    environment = small(seed=3, samples_per_class=4)
+    store = Store(tmp_path / "store", shipped=None)
+    ScheduleTree(environment, store).walk([(8,)])
+    return environment, store, store.export(environment.key, tmp_path / "results")
+
+
+def test_a_person_can_read_what_a_file_is(tmp_path):
+    """Broken: a folder of hashes, in which nobody finds a run."""
+    environment, _, file = exported(tmp_path)
+    assert file.name == f"er-uniform-M10-4perclass-seed3-{environment.key}.csv"
+    assert shipped.key_of(file) == environment.key
+    assert '"schema": 1' in file.read_text().splitlines()[0]
+
+
+def test_a_file_that_was_edited_is_refused_by_name_and_the_others_are_used(tmp_path):
+    """Broken: a changed accuracy becomes a result of ours without a word."""
+    environment, store, file = exported(tmp_path)
+    other = small(seed=4)
+    ScheduleTree(other, store).walk()
+    store.export(other.key, tmp_path / "results")
+    text = file.read_text()
+    file.write_text(text[:-40] + text[-40:].replace("2.13.0", "2.13.1"))
+    fresh = Store(tmp_path / "fresh", shipped=tmp_path / "results")
+    with pytest.warns(UserWarning, match=f"{file.name} is not what was written"):
+        assert fresh.rows(environment.key) == {}
+    assert len(fresh.rows(other.key)) == 2
+    first, rest = text.split("\n", 1)
+    file.write_text(first.replace('"schema": 1', '"schema": 99') + "\n" + rest)
+    with pytest.raises(shipped.ResultsError, match="newer layout"):
+        shipped.read_first_line(file)
+
+
+def test_a_file_of_the_old_layout_is_read_and_exported_anew(tmp_path):
+    """Broken: results that somebody exported before the layout had a number are lost."""
+    environment, _, file = exported(tmp_path)
+    spec, facts = shipped.read_first_line(file)
+    old = file.with_name(f"{environment.key}.csv")
+    head = json.dumps({**spec, "data": asdict(facts)}, sort_keys=True)
+    old.write_text(f"# {head}\n{shipped.read_rows(file)}")
+    now = read_csv(file)
+    file.unlink()
+    fresh = Store(tmp_path / "fresh", shipped=tmp_path / "results")
+    assert {p: r.test.tobytes() for p, r in fresh.rows(environment.key).items()} == {
+        p: r.test.tobytes() for p, r in now.items()
+    }
+    assert fresh.environments()[environment.key] == spec
+    assert fresh.export(environment.key, tmp_path / "results") == file
+    assert not old.exists() and file.exists()

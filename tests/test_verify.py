@@ -22,8 +22,8 @@ def results(tmp_path):
 
 def edit(results, change):
     (file,) = shipped.files(results)
-    first = file.read_text().splitlines(True)[0]
-    file.write_text(first + as_csv({p: change(row) for p, row in read_csv(file).items()}))
+    rows = as_csv({p: change(row) for p, row in read_csv(file).items()})
+    file.write_text(shipped.content(*shipped.read_first_line(file), rows))
 
 
 @pytest.fixture(autouse=True)
@@ -84,8 +84,8 @@ def test_what_cannot_be_checked_is_said(results, capsys):
     """Broken: rows of other data are compared, or left out without a word."""
     (file,) = shipped.files(results)
     spec, facts = shipped.read_first_line(file)
-    body = file.read_text().split("\n", 1)[1]
-    file.write_text(shipped.first_line(spec, replace(facts, fingerprint="other")) + body)
+    other = replace(facts, fingerprint="other")
+    file.write_text(shipped.content(spec, other, shipped.read_rows(file)))
     assert check(results) == 2
     said = capsys.readouterr()
     assert "1 files left out: digits: made from other data than are here" in said.out

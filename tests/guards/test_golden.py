@@ -29,7 +29,8 @@ from rslib.tree import Node, ScheduleTree
 FILE = Path(__file__).with_name("golden_rows.json")
 ADVICE = (
     "Results have moved. If that is meant, raise PROTOCOL in rslib/environment.py (old rows must not "
-    "be mixed with new ones) and record anew with `python tests/guards/test_golden.py`; if not, it is a bug."
+    "be mixed with new ones) and record anew with `python tests/guards/test_golden.py`; if not, it is a "
+    "bug."
 )
 TOLERANCE = 0.03  # mean difference of accuracies on another CPU or torch
 
@@ -176,7 +177,7 @@ def test_the_data_have_not_moved(name):
     found = Environment.from_spec(row["environment"]).load().fingerprint
     assert found == row["fingerprint"], (
         f"{row['environment']['dataset']} has other bytes than when its rows were recorded. If that "
-        "is meant, record anew with `python tests/guards/test_golden.py` (the key has changed by itself)."
+        "is meant, record anew with `python tests/guards/test_golden.py` (the key changes by itself)."
     )
 
 

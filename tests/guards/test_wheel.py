@@ -23,4 +23,6 @@ def test_a_built_wheel_holds_the_published_numbers_and_the_style(tmp_path):
     assert any(name.endswith(".mplstyle") for name in tracked)
     assert sum(name.endswith(".csv") for name in tracked) >= 3
     assert not set(tracked) - packed, f"not in the wheel: {sorted(set(tracked) - packed)}"
-    assert not any(name.split("/")[0] not in ("rslib",) for name in packed if "dist-info" not in name)
+    assert not any(
+        name.split("/")[0] not in ("rslib",) for name in packed if "dist-info" not in name
+    )
