@@ -39,7 +39,7 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check install --quiet
 	@touch $@
 
 paper-figures: .venv/.installed ## every notebook: PROFILE=quick|smoke|paper DATASETS="mnist ..." NOTEBOOKS="01 04"
-	$(PY) -m rslib.paper_figures --profile $(PROFILE) --datasets "$(DATASETS)" --notebooks "$(NOTEBOOKS)"
+	$(PY) -m tools.paper_figures --profile $(PROFILE) --datasets "$(DATASETS)" --notebooks "$(NOTEBOOKS)"
 
 test: .venv/.installed ## the tests that need nothing but pip
 	$(PY) -m pytest -q -n 2 --dist worksteal -m "not network and not latex and not browser and not cluster and not rl_extra and not slow"
@@ -53,7 +53,7 @@ lint: .venv/.installed ## ruff (notebooks too) and pyright
 	.venv/bin/pyright
 
 bench: .venv/.installed ## speed, as ratios within one run
-	$(PY) -m rslib.bench
+	$(PY) -m tools.bench
 
 lab: .venv/.installed ## JupyterLab, at a page with the notebooks and the widgets
 	.venv/bin/jupyter lab --notebook-dir . notebooks/start.ipynb
@@ -62,16 +62,16 @@ data: .venv/.installed ## fetch a dataset: DATASET=mnist
 	$(PY) -m rslib.data get $(DATASET)
 
 report: .venv/.installed ## the executed notebooks as a static site in executed/, offline
-	$(PY) -m rslib.report
+	$(PY) -m tools.report
 
 verify: .venv/.installed ## train random rows of results/ again and compare: ROWS=6 SEED=1
-	$(PY) -m rslib.verify --rows $(ROWS) $(if $(SEED),--seed $(SEED))
+	$(PY) -m tools.verify --rows $(ROWS) $(if $(SEED),--seed $(SEED))
 
 reproducibility: .venv/.installed ## write REPRODUCIBILITY.md from the rows there are
-	$(PY) -m rslib.reproducibility
+	$(PY) -m tools.reproducibility
 
 pictures: .venv/.installed ## the figures of the shipped results into docs/results: DATASETS="mnist"
-	$(PY) -m rslib.paper_figures --profile paper --datasets "$(or $(DATASETS),mnist)" --out-dir build --executed build/executed
+	$(PY) -m tools.paper_figures --profile paper --datasets "$(or $(DATASETS),mnist)" --out-dir build --executed build/executed
 	for d in $(or $(DATASETS),mnist) paper; do mkdir -p docs/results/$$d && cp build/figures/$$d/*.png docs/results/$$d/; done
 
 environments: .venv/.installed ## tables of whole schedule trees for policy learning: DATASET=digits SEEDS=0-9

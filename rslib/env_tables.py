@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from rslib import schedule
-from rslib.executors import in_processes
-from rslib.table_tree import Table, tree_shape
+from rslib.complete_tree import Table, tree_shape
+from rslib.runs.workers import in_processes
 
 
 class TableError(ValueError):

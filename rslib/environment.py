@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from rslib import data, presets, shipped
+from rslib import data, presets
 from rslib.memory import SELECTIONS
+from rslib.methods import METHODS
 from rslib.scenario import KINDS, Scenario, make_scenario
+from rslib.store.rows import Facts, shipped_facts
 
 PROTOCOL = 1
 
@@ -68,8 +70,6 @@ class Environment:
             object.__setattr__(self, name, value)
 
     def _check(self) -> None:
-        from rslib.methods import METHODS  # methods know environments' words, not this class
-
         for name, allowed in (
             ("selection", SELECTIONS),
             ("method", METHODS),
@@ -106,43 +106,43 @@ class Environment:
         return presets.preset(self.dataset, self.setting)
 
     @functools.cached_property
-    def _recorded(self) -> shipped.Facts | None:
-        """What shipped results say of the data, if these are not here."""
-        return None if data.at_hand(self.dataset) else shipped.about(self.dataset, self.spec())
+    def recorded_facts(self) -> Facts | None:
+        """What shipped results say of the data, where the data are not on this machine."""
+        return None if data.at_hand(self.dataset) else shipped_facts(self.dataset, self.spec())
 
     def load(self) -> data.Dataset:
         """The data, for training; fetched if need be."""
         dataset = data.load(self.dataset)
-        if self._recorded and self._recorded.fingerprint != dataset.fingerprint:
+        if self.recorded_facts and self.recorded_facts.fingerprint != dataset.fingerprint:
             raise data.DataError(
                 f"the {self.dataset} that has just been fetched is not what the shipped results "
-                "were made from. Start again: then its own results are asked for."
+                "were made from. Restart Python to use the results for this data."
             )
         return dataset
 
-    def facts(self) -> shipped.Facts:
+    def facts(self) -> Facts:
         """All that results need to know of the data without training."""
-        sizes, found = self.class_sizes(), self._recorded or self.load()
+        sizes, found = self.class_sizes(), self.recorded_facts or self.load()
         about = (self.dataset, found.fingerprint, found.n_classes, found.provenance, found.subset)
-        return shipped.Facts(*about, class_sizes=sizes)
+        return Facts(*about, class_sizes=sizes)
 
     @property
     def subset(self) -> str | None:
         """For captions, where not all of a dataset is used."""
-        return (self._recorded or self.load()).subset
+        return (self.recorded_facts or self.load()).subset
 
     def tasks(self) -> Scenario:
         """The sequence of tasks. Cached: trees of one environment and of its variants share it."""
-        return _scenario(*self._cut)
+        return _scenario(*self.scenario_key)
 
     def class_sizes(self) -> tuple[tuple[int, ...], ...]:
         """Training samples of every class of every task. Kept for good, as a scenario is too large
         to be: looking up what a search found needs these numbers and no image."""
-        known = self._recorded.class_sizes if self._recorded else ()
-        return known or _class_sizes(*self._cut)
+        known = self.recorded_facts.class_sizes if self.recorded_facts else ()
+        return known or _class_sizes(*self.scenario_key)
 
     @property
-    def _cut(self) -> tuple:
+    def scenario_key(self) -> tuple:
         """What the sequence of tasks depends on."""
         preset = self.preset
         return (
@@ -153,7 +153,7 @@ class Environment:
     @property
     def classes_per_task(self) -> int:
         """Known without cutting the data, so that policies can be planned before training."""
-        n_classes = (self._recorded or self.load()).n_classes
+        n_classes = (self.recorded_facts or self.load()).n_classes
         return n_classes if self.preset.permuted else n_classes // (self.n_tasks or 1)
 
     @property
@@ -177,7 +177,7 @@ class Environment:
     def key(self) -> str:
         """A hash of everything that moves results."""
         what = asdict(self) | {
-            "dataset": (self._recorded or self.load()).fingerprint,
+            "dataset": (self.recorded_facts or self.load()).fingerprint,
             "protocol": PROTOCOL,
             "torch": torch.__version__.partition("+")[0],
             "permuted": self.preset.permuted,
@@ -194,6 +194,10 @@ class Environment:
     def spec(self) -> dict[str, Any]:
         """The fields as plain JSON values; `Environment.from_spec` is the inverse."""
         return asdict(self) | {"method_args": self.arguments}
+
+    def as_stored(self) -> dict[str, Any]:
+        """What the store keeps beside rows: `spec`, and under "data" what is known of the data."""
+        return self.spec() | {"data": asdict(self.facts())}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Environment:

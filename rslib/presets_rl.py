@@ -8,9 +8,9 @@ tested on).
 
 from __future__ import annotations
 
-from rslib.a2c import A2CArgs
-from rslib.dqn import DQNArgs
-from rslib.profiles import EXPERIMENTS
+from rslib.policies.a2c import A2CArgs
+from rslib.policies.dqn import DQNArgs
+from rslib.runs.profiles import EXPERIMENTS
 
 # Environment seeds in the order in which an experiment takes its training environments.
 TRAIN_SEEDS = (*range(10), *range(20, 50))

@@ -20,6 +20,7 @@ from numbers import Real
 import numpy as np
 
 Composition = tuple[int, ...]  # samples per seen task
+Path = tuple[Composition, ...]  # compositions for the tasks 2, 3, ...: a node of the schedule tree
 Proportions = tuple[Fraction, ...]  # shares per seen task, exact so that ties are ties
 
 
@@ -132,7 +133,7 @@ def compositions(k: int, M: int, available: Sequence[int] | None = None) -> list
 class Schedule:
     """Memory compositions for the tasks 2..T: `compositions[0]` is replayed at task 2."""
 
-    compositions: tuple[Composition, ...]
+    compositions: Path
 
     def __post_init__(self):
         object.__setattr__(self, "compositions", checked_path(self.compositions))
@@ -207,7 +208,7 @@ class Schedule:
         )
 
 
-def checked_path(path: Iterable[Iterable[int]]) -> tuple[Composition, ...]:
+def checked_path(path: Iterable[Iterable[int]]) -> Path:
     """Compositions as tuples of ints, or an error that names the one that is wrong."""
     if not isinstance(path, Iterable):
         raise ScheduleError(f"a schedule is a list of compositions, got {path!r}")
@@ -227,6 +228,20 @@ def checked_path(path: Iterable[Iterable[int]]) -> tuple[Composition, ...]:
             raise ScheduleError(f"composition {k} has a negative count: {values}")
         out.append(tuple(int(n) for n in values))
     return tuple(out)
+
+
+UNTRAINED = "-"  # stands for the network before task 1; "" is the network after task 1
+
+
+def path_text(path: Path) -> str:
+    """A path as rows are filed under it: "10/5,5" is ten of task 1, then five of each."""
+    return "/".join(",".join(map(str, composition)) for composition in path)
+
+
+def path_from_text(text: str) -> Path:
+    if not text or text == UNTRAINED:
+        return ()
+    return tuple(tuple(int(n) for n in part.split(",")) for part in text.split("/"))
 
 
 def _is_whole(n: object) -> bool:

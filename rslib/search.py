@@ -16,10 +16,15 @@ from itertools import product
 import numpy as np
 from tqdm.auto import tqdm
 
-from rslib import policies
 from rslib.policies import Policy
-from rslib.rows import path_from_text
-from rslib.schedule import Composition, Schedule, ScheduleError, n_actions, sample_action
+from rslib.schedule import (
+    Composition,
+    Schedule,
+    ScheduleError,
+    n_actions,
+    path_from_text,
+    sample_action,
+)
 from rslib.seeding import rng as derived_rng
 from rslib.tree import Node, ScheduleTree
 
@@ -93,7 +98,7 @@ def run_policy(tree: ScheduleTree, policy: str | Policy | Schedule) -> Result:
         if policy.n_tasks != tree.n_tasks:
             raise ScheduleError(f"a schedule for {policy.n_tasks} tasks, but {tree.n_tasks} tasks")
         return _best("fixed", "Fixed", [tree.walk(policy)], tree.trained - before)
-    policy = policies.get(policy)
+    policy = Policy.load(policy)
     node = tree.walk()
     while not node.complete:
         k = node.depth

@@ -20,9 +20,19 @@ from torch import Tensor
 from rslib import metrics
 from rslib.environment import Environment
 from rslib.learner import Learner
-from rslib.rows import UNTRAINED, Row, path_text
-from rslib.schedule import Composition, Schedule, ScheduleError, checked_path, compositions, counts
+from rslib.schedule import (
+    UNTRAINED,
+    Composition,
+    Path,
+    Schedule,
+    ScheduleError,
+    checked_path,
+    compositions,
+    counts,
+    path_text,
+)
 from rslib.store import Store
+from rslib.store.rows import Row
 
 RAM_LIMIT = 256 * 2**20  # bytes of snapshots a tree holds in memory
 
@@ -32,14 +42,12 @@ class Node:
     """The network after some tasks: what it was given to replay, and how well it does."""
 
     environment: Environment
-    path: tuple[Composition, ...]
+    path: Path
     val: np.ndarray  # (t+1, T) validation accuracies; row 0 (untrained) and unseen tasks are NaN
     test: np.ndarray  # (t+1, T) test accuracies; row 0 is the untrained network
 
     @classmethod
-    def from_rows(
-        cls, environment: Environment, path: tuple[Composition, ...], rows: Mapping[str, Row]
-    ) -> Node:
+    def from_rows(cls, environment: Environment, path: Path, rows: Mapping[str, Row]) -> Node:
         found = [rows[text] for text in _way_to(path)]
         val, test = (np.array([getattr(row, kind) for row in found]) for kind in ("val", "test"))
         return cls(environment, path, val, test)
@@ -84,7 +92,7 @@ class Node:
         return f"after task {self.depth} of {self.environment.n_tasks}: {state}"
 
 
-def _way_to(path: tuple[Composition, ...]) -> list[str]:
+def _way_to(path: Path) -> list[str]:
     """The path texts of the untrained network and of every node down to the end of a path."""
     return [UNTRAINED] + [path_text(path[:i]) for i in range(len(path) + 1)]
 
@@ -96,8 +104,8 @@ class NotTrained(LookupError):
 class ScheduleTree:
     """All schedules of one environment. `store=None`: this process's memory only.
 
-    `frozen=True` looks up and never trains: what 09_paper uses to see which results there are.
-    `rows` are known beside the store's: those of a tree without one, say.
+    `frozen=True` looks up and never trains: what 09_paper uses to see which results are stored.
+    `rows`: results to use in addition to the store's.
     """
 
     def __init__(
@@ -123,7 +131,7 @@ class ScheduleTree:
         self._children: dict[int, list[Composition]] = {}  # listing them takes long: once each
         self.on_step: Callable[[], None] | None = None  # called at every step; may raise to stop
         self._learner: Learner | None = None
-        self._at: tuple[Composition, ...] | None = None  # where the learner stands; None: untrained
+        self._at: Path | None = None  # where the learner stands; None: untrained
 
     # -- what may be replayed ----------------------------------------------------------------------
 
@@ -136,6 +144,10 @@ class ScheduleTree:
         """A pool holds what is asked for, or the whole of a small task."""
         size, base = self.environment.pool_size, self.environment.base
         return [min(size, sum(sizes)) - base for sizes in self.environment.class_sizes()]
+
+    @functools.cached_property
+    def _stored_as(self) -> dict[str, Any]:
+        return self.environment.as_stored()
 
     def budget(self, k: int) -> int:
         """How many samples may be scheduled with k tasks seen."""
@@ -175,7 +187,7 @@ class ScheduleTree:
             self._rows |= self.store.rows(self.environment.key)
         return dict(self._rows)
 
-    def _checked(self, path: Iterable[Iterable[int]] | Schedule) -> tuple[Composition, ...]:
+    def _checked(self, path: Iterable[Iterable[int]] | Schedule) -> Path:
         path = checked_path(path.compositions if isinstance(path, Schedule) else path)
         if len(path) > self.n_tasks - 1:
             raise ScheduleError(f"{len(path)} compositions, but only {self.n_tasks} tasks")
@@ -202,7 +214,7 @@ class ScheduleTree:
                 self._rows[text] = row
         return self._rows.get(text)
 
-    def _train(self, path: tuple[Composition, ...], missing: int) -> None:
+    def _train(self, path: Path, missing: int) -> None:
         """Fill in the rows from depth `missing` (0 = untrained) down to the end of the path."""
         if self.frozen:
             raise NotTrained(f"{path_text(path)!r} of {self.environment} has not been trained")
@@ -226,9 +238,9 @@ class ScheduleTree:
         val, test = learner.accuracies()
         self._rows[text] = Row(val, test, time.perf_counter() - start)
         if self.store:
-            self.store.put(self.environment, text, self._rows[text])
+            self.store.put(self.environment.key, self._stored_as, text, self._rows[text])
 
-    def _learner_above(self, path: tuple[Composition, ...], missing: int) -> Learner:
+    def _learner_above(self, path: Path, missing: int) -> Learner:
         """The learner at the deepest ancestor of depth `missing - 1` or less that can be had."""
         if self._learner is None:
             self._learner = Learner(self.environment)
@@ -250,11 +262,12 @@ class ScheduleTree:
         self._learner.reset()
         return self._learner
 
-    def _save(self, node: tuple[Composition, ...], learner: Learner) -> None:
+    def _save(self, node: Path, learner: Learner) -> None:
         state = learner.snapshot()
         self._snapshots.put(node, state)
         if self.store:
-            self.store.save_checkpoint(self.environment, path_text(node), state)
+            key = self.environment.key
+            self.store.save_checkpoint(key, self._stored_as, path_text(node), state)
 
     def __repr__(self) -> str:
         return f"<ScheduleTree of {self.environment}: {len(self._rows)} nodes known>"

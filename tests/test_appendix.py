@@ -1,6 +1,7 @@
 """The settings tables: what is printed is what runs."""
 
-from rslib import appendix, presets, presets_rl
+from rslib import presets, presets_rl
+from rslib.show import appendix
 
 
 def test_tables_hold_what_the_presets_hold():

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from small_environment import small
 
-from rslib.experiments import Cell, GridError, grid, run_cells
+from rslib.runs.grid import Cell, GridError, run_cells
 from rslib.store import Store
 
 distributed = pytest.importorskip("distributed")
@@ -24,7 +24,13 @@ pytestmark = [
 ]
 
 
-CELLS = grid([small(seed=s) for s in (1, 2, 3)], ["ets", "random", "mcts"], rollouts=6)
+def every(environments, policies, rollouts=100):
+    """Every policy in every environment."""
+    policies = list(policies)
+    return [Cell(e, p, rollouts) for e in environments for p in policies]
+
+
+CELLS = every([small(seed=s) for s in (1, 2, 3)], ["ets", "random", "mcts"], rollouts=6)
 
 
 def same_rows(one: pd.DataFrame, two: pd.DataFrame) -> None:

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from rslib import dqn, schedule
-from rslib.bench_rl import synthetic_table
-from rslib.dqn import DQNArgs, QNetwork, best_values, choose
+from rslib import schedule
+from rslib.complete_tree import Table, tree_shape
+from rslib.policies import dqn
+from rslib.policies.dqn import DQNArgs, QNetwork, best_values, choose
 from rslib.seeding import torch_rng
-from rslib.table_tree import Table, tree_shape
+from tools.bench_rl import synthetic_table
 
 SMALL = DQNArgs(hidden=32, episodes=60, anneal_episodes=30, lr=1e-3, log_every=20, batch_size=8)
 

@@ -8,11 +8,11 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from rslib import schedule
-from rslib.bench_rl import synthetic_table
+from rslib.complete_tree import tree_shape
 from rslib.env import ID, MAX_INVALID, PENALTY, InvalidAction, ReplayScheduleEnv
 from rslib.env_tables import save_tables
 from rslib.schedule import Schedule
-from rslib.table_tree import tree_shape
+from tools.bench_rl import synthetic_table
 
 
 class LiveTree:

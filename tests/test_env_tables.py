@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from rslib import env_tables, schedule
-from rslib.bench_rl import synthetic_table
+from rslib.complete_tree import NotInTable, nearest_action, stack, tree_shape
 from rslib.env_tables import TableError, load_tables, parse_seeds, save_tables
-from rslib.table_tree import NotInTable, nearest_action, stack, tree_shape
+from tools.bench_rl import synthetic_table
 
 
 class FakeTree:

@@ -15,12 +15,20 @@ from small_environment import small
 from tree_workers import PROCESSES
 
 from rslib import environment as environment_module
-from rslib import experiments, search
-from rslib.experiments import Cell, GridError, forecast, grid, look_up, run_cells
+from rslib import search
+from rslib.runs import grid
+from rslib.runs.grid import Cell, GridError, forecast, look_up, run_cells
 from rslib.store import Store
 from rslib.tree import NotTrained, ScheduleTree
 
-CELLS = grid(
+
+def every(environments, policies, rollouts=100):
+    """Every policy in every environment."""
+    policies = list(policies)
+    return [Cell(e, p, rollouts) for e in environments for p in policies]
+
+
+CELLS = every(
     [small(seed=1), small(seed=2), small(seed=1, selection="mof")],
     ["none", "ets", "random", "heur-gd:0.9", "mcts", "random-best"],
     rollouts=4,
@@ -102,12 +110,12 @@ def test_a_notebook_can_show_what_is_there_and_train_nothing(serial, capsys):
     """Broken: drawing a grid of which some runs are shipped starts hours of training."""
     rows, store = serial
     more = [*CELLS, Cell(small(seed=99), "ets")]
-    same_rows(experiments.rows_of(more, train=False, store=store).assign(seconds=0.0), rows)
+    same_rows(grid.rows_of(more, train=False, store=store).assign(seconds=0.0), rows)
     assert "18 of 19 runs are there; nothing is trained" in capsys.readouterr().out
     assert not store.rows(small(seed=99).key)
     with pytest.raises(NotTrained, match="none of the 1 runs"):
-        experiments.rows_of(more[-1:], train=False, store=store)
-    assert len(experiments.rows_of(CELLS, 1, store=store)) == 18
+        grid.rows_of(more[-1:], train=False, store=store)
+    assert len(grid.rows_of(CELLS, 1, store=store)) == 18
     assert "nothing to train" in capsys.readouterr().out
 
 
@@ -215,12 +223,12 @@ def test_interrupting_keeps_what_is_done(tmp_path, monkeypatch, capsys):
             raise KeyboardInterrupt
         return original(tree, name, rollouts)
 
-    monkeypatch.setattr(experiments.search, "run", interrupted)
+    monkeypatch.setattr(grid.search, "run", interrupted)
     cells = [Cell(small(seed=s), "ets") for s in (1, 2, 3, 4)]
     rows = quiet(cells, store, n_jobs=1)
     assert rows.seed.tolist() == [1, 2] and len(begun) == 3
     assert "interrupted: 2 of 4 cells are done and kept" in capsys.readouterr().out
-    monkeypatch.setattr(experiments.search, "run", original)
+    monkeypatch.setattr(grid.search, "run", original)
     whole = quiet(cells, store, n_jobs=1)
     assert whole.trained.tolist() == [0, 0, 3, 5]
 
@@ -247,7 +255,7 @@ def test_a_cancelled_job_is_a_failed_cell(tmp_path):
 SCRIPT = """
     import os, sys, threading
     from rslib.environment import Environment
-    from rslib.experiments import Cell, run_cells
+    from rslib.runs.grid import Cell, run_cells
     from rslib.store import Store
 
     if __name__ == "__main__":

@@ -21,9 +21,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rslib import data, fetch, layouts, sources
+from rslib import data
+from rslib.data import fetch, known, sources
 
-IDX = layouts.IDX
+IDX = known.IDX
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -52,7 +53,7 @@ def sums_of(folder: str, files: dict[str, bytes]) -> str:
 def own(tmp_path, monkeypatch):
     """Our data/ folder, empty, with the tiny MNIST as the only one that has the right sums."""
     monkeypatch.setattr(fetch, "OWN", tmp_path / "own")
-    monkeypatch.setattr(layouts, "SUMS", sums_of("mnist", tiny_files()))
+    monkeypatch.setattr(known, "SUMS", sums_of("mnist", tiny_files()))
     monkeypatch.delenv("RSLIB_DATA", raising=False)
     monkeypatch.setenv("RSLIB_OFFLINE", "1")
     return tmp_path / "own"
@@ -118,7 +119,7 @@ def test_gz_files_are_judged_by_their_content(own):
 
 def test_a_gzip_bomb_does_not_fill_the_memory(own, monkeypatch):
     """Broken: one small file makes every worker eat gigabytes."""
-    monkeypatch.setattr(layouts, "MAX_BYTES", 5000)
+    monkeypatch.setattr(known, "MAX_BYTES", 5000)
     write(own / "mnist", {f"{name}.gz": gzip.compress(bytes(10**6)) for name in IDX})
     with pytest.raises(data.DataError, match="unpacks to more than 5000 bytes"):
         data.load("mnist")
@@ -150,7 +151,7 @@ def test_the_whole_dataset_wins_over_a_subset_found_earlier(own, tmp_path, monke
     monkeypatch.setenv("RSLIB_DATA", str(tmp_path / "a"))
     subset, whole = {"part.npz": b"p"}, {"train": b"1", "test": b"2", "meta": b"3"}
     sums = sums_of("cifar100", subset) + sums_of("cifar-100-python", whole)
-    monkeypatch.setattr(layouts, "SUMS", sums)
+    monkeypatch.setattr(known, "SUMS", sums)
     write(tmp_path / "a" / "cifar100", subset)
     found = fetch.find("cifar100")
     assert found is not None and found.layout.subset == "subset, 100 images per class"
@@ -241,19 +242,19 @@ class Evil:
 def test_pickles_may_hold_arrays_and_nothing_else(own):
     """Broken: a CIFAR file that somebody altered runs code, or the real ones do not load."""
     with pytest.raises(data.DataError, match=r"asks for (posix|nt).system"):
-        layouts.unpickle(pickle.dumps({"data": Evil()}))
+        known.unpickle(pickle.dumps({"data": Evil()}))
     with pytest.raises(data.DataError, match=r"asks for builtins.eval"):
-        layouts.unpickle(b"cbuiltins\neval\n.")
+        known.unpickle(b"cbuiltins\neval\n.")
     with pytest.raises(data.DataError, match="asks for numpy"):
-        layouts.unpickle(b"cnumpy\nload\n.")
+        known.unpickle(b"cnumpy\nload\n.")
     pixels = np.arange(2 * 3072, dtype=np.uint8).reshape(2, 3072)
     old = pickle.dumps({"data": pixels, "fine_labels": [1, 0]}, protocol=2)
     assert b"numpy._core" in old
     old = old.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")  # as Python 2 wrote it
-    part = layouts.unpickle(old)
+    part = known.unpickle(old)
     assert (part["data"] == pixels).all() and part["fine_labels"] == [1, 0]
     files = {"train": old, "test": old, "meta": pickle.dumps({"fine_label_names": ["a", "b"]}, 2)}
-    arrays = layouts._cifar100_py(files)
+    arrays = known._cifar100_py(files)
     assert arrays.x_train.shape == (2, 3, 32, 32) and arrays.class_names == ("a", "b")
     assert (arrays.x_test.reshape(2, -1) == pixels).all() and list(arrays.y_test) == [1, 0]
 
@@ -272,7 +273,7 @@ def test_cifar10_pictures_become_the_authors_records(tmp_path):
     (tmp_path / "png" / "test_lables.json").write_text("[7, 8]")
     sources._png_to_bin(tmp_path / "png", batches, tmp_path / "bin")
     files = {f"{name}.bin": (tmp_path / "bin" / f"{name}.bin").read_bytes() for name in batches}
-    arrays = layouts._read_cifar10_bin(files, tuple("0123456789"))
+    arrays = known._read_cifar10_bin(files, tuple("0123456789"))
     assert list(arrays.y_train) == [*range(10)] and list(arrays.y_test) == [7, 8]
     picture = pictures["data_batch_2"][1].reshape(32, 32, 3)
     assert (arrays.x_train[3] == picture.transpose(2, 0, 1)).all()
@@ -285,8 +286,8 @@ import sys
 from pathlib import Path
 own, ready, sums, *absent = sys.argv[1:]
 sys.modules.update({module: None for module in absent})
-from rslib import fetch, layouts, sources
-fetch.OWN, layouts.SUMS = Path(own), sums
+from rslib.data import fetch, known, sources
+fetch.OWN, known.SUMS = Path(own), sums
 def nothing(name, staging):
     raise fetch.DataError("no network")
 def copy(name, staging):
@@ -302,13 +303,12 @@ print(arrays.x_train.sum(), arrays.y_test, provenance)
 """
 
 
-@pytest.mark.parametrize("without", [[], ["fcntl"]], ids=["lock", "no lock"])
-def test_processes_that_fetch_at_once_do_not_harm_each_other(tmp_path, without):
+def test_processes_that_fetch_at_once_do_not_harm_each_other(tmp_path):
     """Broken: workers that start together read half-written files, or each download it all."""
     write(tmp_path / "ready", tiny_files())
     (tmp_path / "own" / ".mnist-killed").mkdir(parents=True)  # left by a process that was killed
     paths = [str(tmp_path / "own"), str(tmp_path / "ready"), sums_of("mnist", tiny_files())]
-    command = [sys.executable, "-W", "error", "-c", FETCHER, *paths, *without]
+    command = [sys.executable, "-W", "error", "-c", FETCHER, *paths]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RSLIB_")}
     started = [
         subprocess.Popen(command, env=environment, stdout=-1, stderr=-1, text=True)
@@ -317,9 +317,8 @@ def test_processes_that_fetch_at_once_do_not_harm_each_other(tmp_path, without):
     said = [process.communicate() for process in started]
     assert [process.returncode for process in started] == [0, 0, 0], said
     assert len({out for out, _ in said}) == 1 and "from a test" in said[0][0]
-    if not without:
-        assert (tmp_path / "own" / "log").read_text() == "fetched\n"
-        assert not list((tmp_path / "own").glob(".mnist-*"))
+    assert (tmp_path / "own" / "log").read_text() == "fetched\n"
+    assert not list((tmp_path / "own").glob(".mnist-*"))
 
 
 def test_a_wrong_download_is_refused_and_leaves_nothing(own, monkeypatch):

@@ -8,16 +8,17 @@ import pandas as pd
 import pytest
 from small_environment import small
 
-from rslib import generalization, generalization_cli, presets_rl, schedule, scoring
-from rslib.a2c import A2CArgs
-from rslib.bench_rl import synthetic_table
-from rslib.dqn import DQNArgs
+from rslib import presets_rl, schedule
+from rslib.complete_tree import tree_shape
 from rslib.env_tables import save_tables
-from rslib.generalization import Agent
-from rslib.propose import Policy
-from rslib.scoring import CONSTANT, MEAN, ORACLE, play
+from rslib.policies import Policy
+from rslib.policies.a2c import A2CArgs
+from rslib.policies.dqn import DQNArgs
+from rslib.runs import generalization, generalization_cli, scoring
+from rslib.runs.generalization import Agent
+from rslib.runs.scoring import CONSTANT, MEAN, ORACLE, play
 from rslib.store import Store
-from rslib.table_tree import tree_shape
+from tools.bench_rl import synthetic_table
 
 TINY_A2C = A2CArgs(updates=30, hidden=8)
 TINY_DQN = DQNArgs(episodes=5, hidden=8, batch_size=4)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rslib import paper, tables
+from rslib.show import published, tables
 
 pytestmark = [
     pytest.mark.latex,
@@ -41,7 +41,7 @@ def rows(datasets=DATASETS, selections=("uniform",), labels=LABELS, seeds=5, spr
 
 def gallery() -> dict[str, tables.Table]:
     four = ("Random", "ETS", "Heur-GD", "MCTS")
-    selections = tuple(paper.SELECTIONS)
+    selections = tuple(published.SELECTIONS)
     holes = rows(("mnist", "digits_&_50%"), ("uniform", "kmeans"), subset="subset, 100 images")
     holes.loc[holes.index[[3, 21]], ["acc", "bwt"]] = NAN
     holes["converged"] = holes["acc"].notna()

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from rslib import bench_methods
 from rslib.environment import Environment
 from rslib.learner import Learner
 from rslib.memory import fill
@@ -15,6 +14,7 @@ from rslib.methods import METHODS, Batch, Method, hal
 from rslib.search import mcts, run_policy
 from rslib.store import Store
 from rslib.tree import ScheduleTree
+from tools import bench_methods
 
 REPLAY = ("er", "hal", "mer", "der", "derpp", "agem", "er-ring")
 

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from rslib import params
-from rslib.params import ParameterError, check
+from rslib.runs import params
+from rslib.runs.params import ParameterError, check
 
 PARAMETERS = dict(dataset="digits", profile="smoke", seeds=None, rollouts=None, n_jobs=1)
 
@@ -136,7 +136,7 @@ def test_a_wrong_parameter_is_told_before_anything_slow_is_loaded():
     """Broken: a mistyped parameter is only told after torch, pandas and matplotlib are loaded."""
     code = """
 import sys
-from rslib import params, profiles
+from rslib.runs import params, profiles
 for wrong in ({"seed": 1}, {"seeds": "x"}, {"profile": "fast"}, {"dataset": "minst"}):
     try:
         params.check(wrong, "04")
@@ -153,7 +153,7 @@ def test_a_dataset_spelt_otherwise_is_the_same_dataset(monkeypatch):
     """Broken: "CIFAR-100" runs with another memory size, threshold and number of tasks than the
     paper's, under keys that look right."""
     monkeypatch.setattr(params.data, "load", lambda name: None)
-    monkeypatch.setattr(params.data, "about", lambda name: None)
+    monkeypatch.setattr(params, "dataset_facts", lambda name: None)
     for spelt, name in (("CIFAR-100", "cifar100"), ("Permuted MNIST", "permutedmnist")):
         mine = params.check(dict(dataset=spelt, profile="paper"), "04")
         assert mine == params.check(dict(dataset=name, profile="paper"), "04")

@@ -16,8 +16,9 @@ from matplotlib.collections import EllipseCollection
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
-from rslib import paper, plot_style, plots, stats, tables
+from rslib import stats
 from rslib.schedule import Schedule, counts, sample_action
+from rslib.show import figures, published, style, tables
 
 mpl.use("Agg")
 pytestmark = pytest.mark.filterwarnings("error")
@@ -52,59 +53,59 @@ def progress(seeds: int, rollouts: int = 30) -> list[np.ndarray]:
     return [np.maximum.accumulate(rng.uniform(0.9, 0.97, rollouts)) for _ in range(seeds)]
 
 
-def published(**kwargs):
+def with_paper(**kwargs):
     return tables.summary_table(rows(**kwargs), paper_table="memory_selection")
 
 
 def selections(**kwargs) -> pd.DataFrame:
     """The rows of Table 1: every schedule under every selection; Joint and BFS once."""
-    parts = [rows(**kwargs).assign(selection=name) for name in paper.SELECTIONS]
+    parts = [rows(**kwargs).assign(selection=name) for name in published.SELECTIONS]
     frame = pd.concat(parts, ignore_index=True)
     bounds = frame["label"].isin(["Joint", "BFS"]) & (frame["selection"] != "uniform")
     return frame[~bounds]
 
 
 FIGURES = {
-    "figure 1": lambda: plots.task_accuracies(
+    "figure 1": lambda: figures.task_accuracies(
         {f"replay at {k}": matrix(5, 3) for k in (2, 3, 4, 5)}, {f"replay at {k}": k for k in (2, 3)}
     ),
-    "accuracies, 10 tasks": lambda: plots.task_accuracies({"ETS": matrix(10), "MCTS": matrix(10)}),
-    "accuracies, 20 tasks": lambda: plots.task_accuracies({"MCTS": matrix(20)}, {"MCTS": 7}),
-    "bubbles, 5 tasks": lambda: plots.bubble(schedule(5)),
-    "bubbles, 20 tasks": lambda: plots.bubble(schedule(20), title="MCTS"),
-    "panels, 5 tasks": lambda: plots.accuracy_and_bubbles(
+    "accuracies, 10 tasks": lambda: figures.task_accuracies({"ETS": matrix(10), "MCTS": matrix(10)}),
+    "accuracies, 20 tasks": lambda: figures.task_accuracies({"MCTS": matrix(20)}, {"MCTS": 7}),
+    "bubbles, 5 tasks": lambda: figures.bubble(schedule(5)),
+    "bubbles, 20 tasks": lambda: figures.bubble(schedule(20), title="MCTS"),
+    "panels, 5 tasks": lambda: figures.accuracy_and_bubbles(
         {"Fine-tuning": (matrix(5), None), "ETS": (matrix(5), Schedule.ets(5, 10))}
     ),
-    "panels, 10 tasks": lambda: plots.accuracy_and_bubbles(
+    "panels, 10 tasks": lambda: figures.accuracy_and_bubbles(
         {n: (matrix(10), schedule(10)) for n in ("Fine-tuning", "ETS", "MCTS")}
     ),
-    "panels, 20 tasks": lambda: plots.accuracy_and_bubbles(
+    "panels, 20 tasks": lambda: figures.accuracy_and_bubbles(
         {n: (matrix(20), schedule(20)) for n in ("Fine-tuning", "ETS", "MCTS")}
     ),
-    "usage, 10 tasks": lambda: plots.memory_usage({"MCTS": schedule(10), "ETS": schedule(10)}, 10),
-    "usage, 20 tasks": lambda: plots.memory_usage({"MCTS": schedule(20), "Uniform": range(5, 100, 5)}),
-    "tree, 3 tasks": lambda: plots.schedule_tree(3),
-    "tree, 5 tasks": lambda: plots.schedule_tree(5),
-    "tree, 6 tasks": lambda: plots.schedule_tree(6),
-    "memory sizes": lambda: plots.acc_over_memory(
+    "usage, 10 tasks": lambda: figures.memory_usage({"MCTS": schedule(10), "ETS": schedule(10)}, 10),
+    "usage, 20 tasks": lambda: figures.memory_usage({"MCTS": schedule(20), "Uniform": range(5, 100, 5)}),
+    "tree, 3 tasks": lambda: figures.schedule_tree(3),
+    "tree, 5 tasks": lambda: figures.schedule_tree(5),
+    "tree, 6 tasks": lambda: figures.schedule_tree(6),
+    "memory sizes": lambda: figures.acc_over_memory(
         rows(datasets=("mnist", "notmnist", "digits"), sizes=(90, 270, 450, 900, 2250), seeds=2)
     ),
-    "memory sizes, one seed, no heuristic": lambda: plots.acc_over_memory(
+    "memory sizes, one seed, no heuristic": lambda: figures.acc_over_memory(
         rows(labels=("ETS", "MCTS"), sizes=(2, 10), seeds=1)
     ),
-    "settings": lambda: plots.acc_by_setting(selections(), "selection", "memory_selection"),
-    "settings, one seed, two datasets": lambda: plots.acc_by_setting(
+    "settings": lambda: figures.acc_by_setting(selections(), "selection", "memory_selection"),
+    "settings, one seed, two datasets": lambda: figures.acc_by_setting(
         selections(seeds=1, datasets=("mnist", "digits"), labels=("ETS", "MCTS")), "selection"
     ),
-    "progress": lambda: plots.search_progress({"MCTS": progress(5)}, rows()),
-    "progress, one seed": lambda: plots.search_progress(progress(1, 1), rows(("ETS",), seeds=1)),
-    "ranks": lambda: plots.rank_plot(
+    "progress": lambda: figures.search_progress({"MCTS": progress(5)}, rows()),
+    "progress, one seed": lambda: figures.search_progress(progress(1, 1), rows(("ETS",), seeds=1)),
+    "ranks": lambda: figures.rank_plot(
         np.random.default_rng(0).uniform(size=(4, 2, 10)),
         ["Random", "ETS", "DQN", "A2C"] + [e + h for e in ("", "ETS+") for h in
          ("Heur-GD", "Heur-LD", "Heur-AT")],
     ),
-    "ours and paper": lambda: plots.ours_vs_paper(published(datasets=("mnist", "notmnist"))),
-    "ours and paper, one seed": lambda: plots.ours_vs_paper(published(seeds=1)),
+    "ours and paper": lambda: figures.ours_vs_paper(with_paper(datasets=("mnist", "notmnist"))),
+    "ours and paper, one seed": lambda: figures.ours_vs_paper(with_paper(seeds=1)),
 }  # fmt: skip
 
 
@@ -123,7 +124,7 @@ def test_text_is_legible_inside_the_figure_and_does_not_collide(name):
     assert len(boxes) > 5
     for (one, box), (other, another) in itertools.combinations(boxes, 2):
         assert not box.overlaps(another), f"{one!r} collides with {other!r}"
-    assert fig.get_figwidth() <= plot_style.PAGE
+    assert fig.get_figwidth() <= style.PAGE
 
 
 def printed(fig) -> list[Text]:
@@ -144,7 +145,7 @@ def printed(fig) -> list[Text]:
 def test_task_accuracies_draws_each_task_from_when_it_was_learned():
     """Else the untrained row shifts time by one, or tasks are drawn before they exist."""
     stack = matrix(5, 4)
-    fig = plots.task_accuracies({"late replay": stack}, {"late replay": 4})
+    fig = figures.task_accuracies({"late replay": stack}, {"late replay": 4})
     lines = fig.axes[0].get_lines()
     for i, line in enumerate(lines[:5]):
         assert line.get_xdata().tolist() == list(range(i + 1, 6))
@@ -156,14 +157,14 @@ def test_task_accuracies_draws_each_task_from_when_it_was_learned():
 
 def test_figure_1_of_the_paper_can_be_drawn_from_its_curves():
     """Else published curves, which have no untrained row and no value before learning, break."""
-    fig = plots.task_accuracies({str(k): m for k, m in paper.single_task_replay().items()})
+    fig = figures.task_accuracies({str(k): m for k, m in published.single_task_replay().items()})
     assert [ax.get_title().split()[-2] for ax in fig.axes] == ["89.66", "93.85", "93.17", "94.49"]
 
 
 def test_bubble_areas_are_shares_of_the_memory():
     """Else big memories look bigger, or a circle's diameter is read as its share."""
     plan = Schedule(((8,), (2, 6), (0, 0, 0), (1, 3, 0, 4)))
-    (circles,) = plots.bubble(plan).axes[0].findobj(EllipseCollection)
+    (circles,) = figures.bubble(plan).axes[0].findobj(EllipseCollection)
     areas = {}
     for (x, y), size in zip(circles.get_offsets(), circles.get_widths(), strict=True):
         areas[(int(x), int(y))] = size**2
@@ -176,7 +177,7 @@ def test_bubble_areas_are_shares_of_the_memory():
 
 def test_memory_usage_bars_are_samples_per_task():
     """Else a schedule's bars stand at the wrong task or height."""
-    fig = plots.memory_usage({"MCTS": Schedule(((2,), (1, 1), (2, 0, 0))), "Uniform": [2, 4, 6]})
+    fig = figures.memory_usage({"MCTS": Schedule(((2,), (1, 1), (2, 0, 0))), "Uniform": [2, 4, 6]})
     heights = {c.get_label(): [bar.get_height() for bar in c] for c in fig.axes[0].containers}
     assert heights == {"MCTS": [2, 2, 2], "Uniform": [2, 4, 6]}
     centres = [bar.get_x() + bar.get_width() / 2 for bar in fig.axes[0].containers[0]]
@@ -185,7 +186,7 @@ def test_memory_usage_bars_are_samples_per_task():
 
 def test_tree_shows_the_papers_paths():
     """Else Figure 2's blue, red and purple schedules are not the ones the text explains."""
-    fig = plots.schedule_tree(5, memory_size=8)
+    fig = figures.schedule_tree(5, memory_size=8)
     shown = {t.get_text() for t in fig.axes[0].texts}
     assert {"8,0,0,0", "2,2,2,2", "0,0,0,8", "4,4", "3,3,2", "35 choices", "no memory"} <= shown
     labels = [t.get_text() for t in fig.legends[0].get_texts()]
@@ -196,19 +197,19 @@ def test_tree_shows_the_papers_paths():
 
 def test_tree_takes_any_schedule_and_refuses_what_does_not_fit():
     """Else a heuristic's empty memory crashes it, or 20 tasks hang it on 17.7 billion nodes."""
-    fig = plots.schedule_tree(paths={"none": Schedule(((0,), (0, 0))), "MCTS": schedule(3)})
+    fig = figures.schedule_tree(paths={"none": Schedule(((0,), (0, 0))), "MCTS": schedule(3)})
     assert "0,0" in {t.get_text() for t in fig.axes[0].texts}
     with pytest.raises(ValueError, match="2 to 6 tasks"):
-        plots.schedule_tree(20)
+        figures.schedule_tree(20)
     with pytest.raises(ValueError, match="same number of tasks"):
-        plots.schedule_tree(paths={"a": schedule(3), "b": schedule(4)})
+        figures.schedule_tree(paths={"a": schedule(3), "b": schedule(4)})
 
 
 def test_acc_over_memory_draws_means_and_population_std():
     """Else the curve or its bars are not the numbers of the table."""
     frame = rows(labels=("MCTS", "ETS"), sizes=(2, 10, 50))
     frame = frame.drop(frame[(frame["label"] == "ETS") & (frame["memory_size"] == 10)].index)
-    ax = plots.acc_over_memory(frame).axes[0]
+    ax = figures.acc_over_memory(frame).axes[0]
     data = {c.get_label(): c for c in ax.containers}
     mine = frame[frame["label"] == "MCTS"].groupby("memory_size")["acc"]
     np.testing.assert_allclose(np.asarray(data["MCTS"][0].get_ydata(), float), 100 * mine.mean())
@@ -225,7 +226,7 @@ def test_acc_by_setting_draws_seeds_means_deviations_and_the_papers_value():
     frame = selections(labels=("MCTS", "ETS", "Joint", "BFS"))
     lost = (frame["label"] == "ETS") & (frame["selection"] == "mof")
     frame.loc[lost, "acc"] = NAN  # did not converge: no mark
-    ax = plots.acc_by_setting(frame, "selection", "memory_selection").axes[0]
+    ax = figures.acc_by_setting(frame, "selection", "memory_selection").axes[0]
     settings = [t.get_text() for t in ax.get_xticklabels()]
     assert settings == ["Uniform", "k-means", "k-center", "MoF"]
     ours, theirs = [], []
@@ -240,18 +241,19 @@ def test_acc_by_setting_draws_seeds_means_deviations_and_the_papers_value():
     }
     assert len(ours) == len(theirs) == len(dots) == 7
     for i, color, mean, half in ours:
-        label = next(m for m in ("MCTS", "ETS") if plot_style.method(m).color == color)
-        own = 100 * frame[(frame.label == label) & (frame.selection == [*paper.SELECTIONS][i])].acc
+        label = next(m for m in ("MCTS", "ETS") if style.method(m).color == color)
+        own = (
+            100
+            * frame[(frame.label == label) & (frame.selection == [*published.SELECTIONS][i])].acc
+        )
         assert (mean, half) == pytest.approx((own.mean(), own.std(ddof=0)))
         np.testing.assert_allclose(dots[i, color], np.sort(own))
-    published = paper.published("memory_selection", "mnist", "Uniform", "MCTS", "acc")
-    assert published and (0, plot_style.method("MCTS").color, *published[:2]) == pytest.approx(
-        theirs[0]
-    )
+    cell = published.published("memory_selection", "mnist", "Uniform", "MCTS", "acc")
+    assert cell and (0, style.method("MCTS").color, *cell[:2]) == pytest.approx(theirs[0])
     spans = {
-        plot_style.method(m).color: [
+        style.method(m).color: [
             line.get_xdata().tolist() for line in ax.get_lines()
-            if line.get_color() == plot_style.method(m).color and len(line.get_xdata()) == 2
+            if line.get_color() == style.method(m).color and len(line.get_xdata()) == 2
         ]
         for m in ("Joint", "BFS")
     }  # fmt: skip
@@ -266,7 +268,7 @@ def test_search_progress_draws_the_mean_over_seeds_up_to_the_shortest():
             self.best_so_far = best_so_far
 
     frame = rows()
-    ax = plots.search_progress([Result([0.5, 0.7, 0.8]), Result([0.7, 0.7])], frame).axes[0]
+    ax = figures.search_progress([Result([0.5, 0.7, 0.8]), Result([0.7, 0.7])], frame).axes[0]
     lines = {line.get_label(): line for line in ax.get_lines()}
     np.testing.assert_allclose(lines["MCTS"].get_ydata(), [60, 70])
     ets = 100 * frame.loc[frame["label"] == "ETS", "acc"].mean()
@@ -278,7 +280,7 @@ def test_ranks_are_sorted_and_a_method_not_run_is_left_out():
     """Else the best method is not on top, or a missing one is shown with rank NaN."""
     acc = np.random.default_rng(0).uniform(size=(5, 3, 4)) + [0, 2, 1, 0]
     acc[:, :, 3] = NAN
-    ax = plots.rank_plot(acc, ["Random", "A2C", "ETS", "DQN"]).axes[0]
+    ax = figures.rank_plot(acc, ["Random", "A2C", "ETS", "DQN"]).axes[0]
     assert [t.get_text() for t in ax.get_yticklabels()] == ["A2C", "ETS", "Random"]
     printed = [float(t.get_text()) for t in ax.texts]
     np.testing.assert_allclose(printed, np.sort(stats.average_ranks(acc)[:3]), atol=0.005)
@@ -286,29 +288,29 @@ def test_ranks_are_sorted_and_a_method_not_run_is_left_out():
 
 def test_ours_vs_paper_draws_both_means():
     """Else what is drawn as the paper's is not what it published."""
-    table = published(labels=("ETS", "MCTS"))
-    ax = plots.ours_vs_paper(table).axes[0]
+    table = with_paper(labels=("ETS", "MCTS"))
+    ax = figures.ours_vs_paper(table).axes[0]
     drawn = [c[0].get_xdata()[0] for c in ax.containers]
     cells = table.values[table.values["metric"] == "acc"]
     expected = cells.set_index("label")[["mean", "paper_mean"]].to_numpy().ravel()
     np.testing.assert_allclose(drawn, expected)
     assert 97.93 in drawn and 94.02 in drawn
     with pytest.raises(ValueError, match="no published numbers"):
-        plots.ours_vs_paper(tables.summary_table(rows()))
+        figures.ours_vs_paper(tables.summary_table(rows()))
 
 
 def test_a_method_looks_the_same_everywhere():
     """Else blue is MCTS in one figure and ETS in the next, when a method is missing."""
-    over_memory = plots.acc_over_memory(rows(labels=("MCTS",), sizes=(2, 10))).axes[0]
-    search = plots.search_progress(progress(2), rows()).axes[0]
-    usage = plots.memory_usage({"Uniform": [1], "MCTS": [1]}).axes[0]
+    over_memory = figures.acc_over_memory(rows(labels=("MCTS",), sizes=(2, 10))).axes[0]
+    search = figures.search_progress(progress(2), rows()).axes[0]
+    usage = figures.memory_usage({"Uniform": [1], "MCTS": [1]}).axes[0]
     colours = {
         over_memory.containers[0][0].get_color(),
         next(x for x in search.get_lines() if x.get_label() == "MCTS").get_color(),
         mpl.colors.to_hex(usage.containers[0][0].get_facecolor()).upper(),
     }
-    assert colours == {plot_style.method("MCTS").color}
-    assert plot_style.method("my own rule") == plot_style.method("my own rule")
+    assert colours == {style.method("MCTS").color}
+    assert style.method("my own rule") == style.method("my own rule")
 
 
 def test_main_methods_are_told_apart_by_the_colour_blind():
@@ -322,24 +324,24 @@ def test_main_methods_are_told_apart_by_the_colour_blind():
     }
     names = ("MCTS", "ETS", "Heur-GD", "Random", "BFS", "Fine-tuning")
     for kind in blind.values():
-        seen = [np.array(kind) @ np.array(to_rgb(plot_style.method(n).color)) ** 2.2 for n in names]
+        seen = [np.array(kind) @ np.array(to_rgb(style.method(n).color)) ** 2.2 for n in names]
         seen = [np.clip(c, 0, 1) ** (1 / 2.2) for c in seen]
         for (one, a), (other, b) in itertools.combinations(zip(names, seen, strict=True), 2):
-            same_line = plot_style.method(one)[1:] == plot_style.method(other)[1:]
+            same_line = style.method(one)[1:] == style.method(other)[1:]
             assert np.linalg.norm(a - b) > 0.15 and not same_line, (one, other)
 
 
 @pytest.mark.parametrize("n_tasks", [2, 5, 9, 10, 11, 19, 20, 50])
 def test_ticks_name_both_ends_and_stay_few(n_tasks):
     """Else the last task has no label, or labels run into each other."""
-    ticks = plot_style.task_ticks(1, n_tasks)
+    ticks = style.task_ticks(1, n_tasks)
     assert ticks[0] == 1 and ticks[-1] == n_tasks and len(ticks) <= 11
     assert ticks == sorted(set(ticks))
 
 
 def test_figures_do_not_pile_up_in_pyplot():
     """Else a notebook shows every figure twice and warns after twenty."""
-    plots.bubble(schedule(5))
+    figures.bubble(schedule(5))
     assert not mpl.pyplot.get_fignums()
 
 
@@ -347,7 +349,7 @@ def test_the_users_style_does_not_leak_in_or_out():
     """Else a notebook's own rcParams change the paper's figures, or ours change the notebook."""
     with mpl.rc_context({"font.size": 3, "xtick.labelsize": 3}):
         before = dict(mpl.rcParams)
-        fig = plots.bubble(schedule(5))
+        fig = figures.bubble(schedule(5))
         assert dict(mpl.rcParams) == before
     assert {t.get_fontsize() for t in fig.axes[0].get_xticklabels()} == {7}
 
@@ -356,16 +358,16 @@ TWICE = """
 import sys
 import matplotlib; matplotlib.use("Agg")
 import numpy as np, pandas as pd
-from rslib import plots, tables
+from rslib.show import figures, tables
 from rslib.schedule import Schedule
 frame = pd.DataFrame([
     dict(dataset="mnist", scenario="task", selection="uniform", replay="er", memory_size=m, seed=s,
          label=l, acc=0.9 + s / 100, bwt=-0.1, converged=True, rollouts=100, subset=None)
     for m in (2, 10) for s in (1, 2) for l in ("ETS", "MCTS", "my rule")])
 out = sys.argv[1]
-plots.savefig(plots.acc_over_memory(frame), "memory", "mnist", out)
-plots.savefig(plots.schedule_tree(4), "tree", "mnist", out)
-plots.savefig(plots.rank_plot(np.random.default_rng(0).uniform(size=(3, 2, 2)), ["ETS", "A2C"]),
+figures.savefig(figures.acc_over_memory(frame), "memory", "mnist", out)
+figures.savefig(figures.schedule_tree(4), "tree", "mnist", out)
+figures.savefig(figures.rank_plot(np.random.default_rng(0).uniform(size=(3, 2, 2)), ["ETS", "A2C"]),
               "ranks", "mnist", out)
 tables.save_table(tables.summary_table(frame, ["memory_size", "label"]), "main", "mnist", out)
 """
@@ -392,16 +394,16 @@ def test_two_processes_write_the_same_bytes(tmp_path):
 
 
 def _root() -> str:
-    return str(plots.__file__).rsplit("/rslib/", 1)[0]
+    return str(figures.__file__).rsplit("/rslib/", 1)[0]
 
 
 def test_savefig_writes_vector_text_at_printed_size(tmp_path):
     """Else PDFs hold outlines instead of text (Type 3), or PNGs are blurred or rescaled."""
-    pdf, png = plots.savefig(plots.bubble(schedule(5)), "bubble_plot", "mnist", tmp_path)
+    pdf, png = figures.savefig(figures.bubble(schedule(5)), "bubble_plot", "mnist", tmp_path)
     assert pdf == tmp_path / "figures/mnist/bubble_plot.pdf" and png.suffix == ".png"
     content = pdf.read_bytes()
     assert b"/Type3" not in content and b"CIDFontType2" in content
-    width = 0.75 * plot_style.COLUMN
+    width = 0.75 * style.COLUMN
     media = re.search(rb"/MediaBox \[([^]]*)\]", content)
     assert media and [float(v) for v in media[1].split()] == [0, 0, width * 72, width * 72]
     assert mpl.image.imread(png).shape[:2] == (int(width * 200), int(width * 200))

@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 import torch
 
-from rslib import a2c, schedule
-from rslib.bench_rl import synthetic_table
-from rslib.propose import LearnedPolicy, Policy, TooManyTasks, matrix
+from rslib import schedule
+from rslib.policies import Policy, a2c, matrix
+from rslib.policies.learned import LearnedPolicy, TooManyTasks
+from tools.bench_rl import synthetic_table
 
 
 def likes(action, n_tasks=4):

@@ -27,7 +27,7 @@ def test_example(block, tmp_path, monkeypatch):
 
 def test_readme_says_what_the_proposals_are():
     """Broken: the counts in the README's comments are not what the call returns."""
-    from rslib.propose import Policy
+    from rslib.policies import Policy
 
     history = [[0.99], [0.90, 0.98], [0.85, 0.97, 0.99]]
     block = next(b for b in BLOCKS if "history" in b)

@@ -5,20 +5,14 @@ import re
 import pandas as pd
 import pytest
 
-from rslib import (
-    costs,
-    differences,
-    fetch,
-    params,
-    reproducibility,
-    shipped,
-    studies,
-    tables,
-    verdicts,
-)
-from rslib.differences import REASONS
-from rslib.judged import ITEMS, Judged
+from rslib import files
+from rslib.data import fetch
+from rslib.runs import params, studies
+from rslib.show import tables, verdicts
 from rslib.store import Store
+from tools import costs, differences, reproducibility
+from tools.differences import REASONS
+from tools.judged import ITEMS, Judged
 
 
 @pytest.fixture
@@ -39,7 +33,7 @@ def test_without_rows_every_line_says_not_run(nothing_run):
 @pytest.fixture
 def only_shipped(tmp_path, monkeypatch):
     """A clone with an empty store, without data."""
-    monkeypatch.setenv("RSLIB_RESULTS", str(shipped.SHIPPED))
+    monkeypatch.setenv("RSLIB_RESULTS", str(files.REPOSITORY / "results"))
     monkeypatch.setattr(fetch, "OWN", tmp_path / "data")
     monkeypatch.delenv("RSLIB_DATA", raising=False)
     return Store()

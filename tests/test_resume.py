@@ -13,8 +13,9 @@ import psutil
 import pytest
 from nbclient.exceptions import DeadKernelError
 
-from rslib import experiments, paper_figures, params, studies
-from rslib.rows import UNTRAINED
+from rslib.runs import grid, params, studies
+from rslib.schedule import UNTRAINED
+from tools import paper_figures
 
 NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "04_memory_selection.ipynb"
 PATIENCE = 300  # seconds that anything may take on a busy machine
@@ -203,5 +204,5 @@ def test_what_a_notebook_lacks_is_counted(tmp_path, monkeypatch):
     q = params.check({"dataset": "digits", "profile": "smoke", "n_jobs": 1}, "01")
     cells = studies.asked(studies.single_task_replay, q)
     assert studies.progress(q, "01") == (0, len(cells)) == (0, 8)
-    experiments.run_cells(cells[:2], n_jobs=1, progress=False)
+    grid.run_cells(cells[:2], n_jobs=1, progress=False)
     assert studies.progress(q, "01") == (2, 8)

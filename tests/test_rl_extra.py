@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from rslib.bench_rl import synthetic_table
 from rslib.env import ReplayScheduleEnv
+from tools.bench_rl import synthetic_table
 
 pytestmark = pytest.mark.rl_extra
 

@@ -7,16 +7,18 @@ import numpy as np
 import pytest
 from small_environment import small
 
-from rslib import data, experiments, fetch, params, shipped, studies
+from rslib import data, files
 from rslib import environment as environment_module
+from rslib.data import fetch
 from rslib.environment import Environment
 from rslib.methods import METHODS
-from rslib.rows import path_text, read_csv
-from rslib.schedule import Schedule
-from rslib.store import Store
+from rslib.runs import grid, params, studies
+from rslib.schedule import Schedule, path_text
+from rslib.store import Store, rows
+from rslib.store.rows import read_rows
 from rslib.tree import ScheduleTree
 
-FILES = shipped.files(shipped.SHIPPED)
+FILES = rows.results_files(files.REPOSITORY / "results")
 
 
 @pytest.fixture
@@ -25,37 +27,37 @@ def no_data(monkeypatch, tmp_path):
     monkeypatch.setattr(fetch, "OWN", tmp_path / "data")
     monkeypatch.delenv("RSLIB_DATA", raising=False)
     monkeypatch.setenv("RSLIB_OFFLINE", "1")
-    monkeypatch.setenv("RSLIB_RESULTS", str(shipped.SHIPPED))
+    monkeypatch.setenv("RSLIB_RESULTS", str(files.REPOSITORY / "results"))
 
 
 def test_every_shipped_file_is_found_without_its_data(no_data):
     """Broken: after a clone, notMNIST's results (in no registry) cannot be looked at."""
     assert FILES
     for file in FILES:
-        assert Environment.from_spec(shipped.read_first_line(file)[0]).key == shipped.key_of(file)
+        assert Environment.from_spec(rows.read_first_line(file)[0]).key == rows.key_of(file)
 
 
 def test_a_study_is_drawn_from_shipped_rows_alone(no_data):
     """Broken: `make paper-figures PROFILE=paper DATASETS=notmnist` asks for images to draw numbers."""
     p = params.check(dict(dataset="notmnist", profile="paper", n_jobs=1), "01")
-    found = experiments.look_up(studies.single_task_replay(p), Store())
+    found = grid.look_up(studies.single_task_replay(p), Store())
     assert len(found) == 20
     first = found.iloc[0]
     path = path_text(Schedule.from_json(first.schedule).compositions)
-    final = read_csv(next(f for f in FILES if shipped.key_of(f) == first.key))[path].test
+    final = read_rows(next(f for f in FILES if rows.key_of(f) == first.key))[path].test
     assert first.acc == pytest.approx(np.mean(final), abs=1e-12)
     assert "notMNIST" in p._repr_html_()
-    assert shipped.about("notmnist").fingerprint in p.provenance()._repr_html_()
+    assert rows.shipped_facts("notmnist").fingerprint in p.provenance()._repr_html_()
 
 
 def test_training_still_asks_for_the_data(no_data):
     """Broken: a search on data that are not here fails in the middle, or trains on something else."""
     file = next(f for f in FILES if f.parent.name == "notmnist")
-    tree = ScheduleTree(Environment.from_spec(shipped.read_first_line(file)[0]), store=None)
+    tree = ScheduleTree(Environment.from_spec(rows.read_first_line(file)[0]), store=None)
     with pytest.raises(data.DataError, match="notmnist is not here"):
         tree.walk()
     other = Environment("notmnist", seed=987)  # shipped for other seeds, not for this one
-    assert experiments.look_up([experiments.Cell(other, "ets")]).empty
+    assert grid.look_up([grid.Cell(other, "ets")]).empty
     with pytest.raises(data.DataError, match="notmnist is not here"):
         other.class_sizes()
     with pytest.raises(params.ParameterError, match="notmnist is not here"):
@@ -65,8 +67,8 @@ def test_training_still_asks_for_the_data(no_data):
 def test_other_data_are_not_filed_under_the_shipped_key(no_data, monkeypatch):
     """Broken: data fetched half-way, and not the same, write rows among the shipped ones."""
     file = next(f for f in FILES if f.parent.name == "mnist")
-    environment = Environment.from_spec(shipped.read_first_line(file)[0])
-    assert environment.key == shipped.key_of(file)
+    environment = Environment.from_spec(rows.read_first_line(file)[0])
+    assert environment.key == rows.key_of(file)
     other = replace(data.load("digits"), name="mnist")
     monkeypatch.setattr(data, "load", lambda name: other)
     with pytest.raises(data.DataError, match="not what the shipped results were made from"):
@@ -78,11 +80,11 @@ def test_data_that_are_here_come_first(tmp_path, monkeypatch):
     environment = small()
     other = replace(environment.facts(), fingerprint="other")
     (tmp_path / "digits").mkdir()
-    (tmp_path / "digits" / "x.csv").write_text(shipped.content(environment.spec(), other, ""))
+    (tmp_path / "digits" / "x.csv").write_text(rows.file_text(environment.spec(), other, ""))
     monkeypatch.setenv("RSLIB_RESULTS", str(tmp_path))
-    assert shipped.about("digits").fingerprint == "other"
+    assert rows.shipped_facts("digits").fingerprint == "other"
     assert small().facts().fingerprint == data.load("digits").fingerprint
-    assert data.about("digits") is data.load("digits")
+    assert params.dataset_facts("digits") is data.load("digits")
 
 
 def test_the_first_line_says_what_a_lookup_needs(tmp_path):
@@ -91,8 +93,8 @@ def test_the_first_line_says_what_a_lookup_needs(tmp_path):
     store = Store(tmp_path / "store", shipped=None)
     ScheduleTree(environment, store).walk()
     file = store.export(environment.key, tmp_path / "results")
-    assert shipped.read_first_line(file)[0] == environment.spec()
-    (facts,) = shipped._facts_in(file.parent, "digits", 0).values()
+    assert rows.read_first_line(file)[0] == environment.spec()
+    (facts,) = rows._facts_in(file.parent, "digits", 0).values()
     assert facts == environment.facts()
     for task, sizes in zip(environment.tasks().tasks, facts.class_sizes, strict=True):
         labels = task.train.y.tolist()
@@ -109,9 +111,9 @@ def test_an_export_keeps_what_is_known_of_data_that_are_not_here(tmp_path, monke
     before = file.read_bytes()
     monkeypatch.setattr(environment_module.torch, "__version__", "9.9.9")  # now the key is another
     again = Store(tmp_path / "empty", shipped=tmp_path / "results")
-    assert again.export(shipped.key_of(file), tmp_path / "results").read_bytes() == before
+    assert again.export(rows.key_of(file), tmp_path / "results").read_bytes() == before
     monkeypatch.delitem(METHODS, "er")
-    assert store.export(shipped.key_of(file), tmp_path / "elsewhere").exists()
+    assert store.export(rows.key_of(file), tmp_path / "elsewhere").exists()
 
 
 def test_a_users_file_of_the_same_name_says_nothing_of_a_dataset(no_data, tmp_path, monkeypatch):
@@ -119,10 +121,10 @@ def test_a_users_file_of_the_same_name_says_nothing_of_a_dataset(no_data, tmp_pa
     facts = replace(small().facts(), name="/home/me/mnist.npz")
     (tmp_path / "mnist").mkdir()
     spec = small().spec() | {"dataset": facts.name}
-    (tmp_path / "mnist" / "x.csv").write_text(shipped.content(spec, facts, ""))
+    (tmp_path / "mnist" / "x.csv").write_text(rows.file_text(spec, facts, ""))
     monkeypatch.setenv("RSLIB_RESULTS", str(tmp_path))
-    assert shipped.about("mnist") is None
-    assert shipped.about(facts.name, spec) == facts
+    assert rows.shipped_facts("mnist") is None
+    assert rows.shipped_facts(facts.name, spec) == facts
 
 
 def exported(tmp_path):
@@ -136,7 +138,7 @@ def test_a_person_can_read_what_a_file_is(tmp_path):
     """Broken: a folder of hashes, in which nobody finds a run."""
     environment, _, file = exported(tmp_path)
     assert file.name == f"er-uniform-M10-4perclass-seed3-{environment.key}.csv"
-    assert shipped.key_of(file) == environment.key
+    assert rows.key_of(file) == environment.key
     assert '"schema": 1' in file.read_text().splitlines()[0]
 
 
@@ -154,18 +156,18 @@ def test_a_file_that_was_edited_is_refused_by_name_and_the_others_are_used(tmp_p
     assert len(fresh.rows(other.key)) == 2
     first, rest = text.split("\n", 1)
     file.write_text(first.replace('"schema": 1', '"schema": 99') + "\n" + rest)
-    with pytest.raises(shipped.ResultsError, match="newer layout"):
-        shipped.read_first_line(file)
+    with pytest.raises(rows.ResultsError, match="newer layout"):
+        rows.read_first_line(file)
 
 
 def test_a_file_of_the_old_layout_is_read_and_exported_anew(tmp_path):
     """Broken: results that somebody exported before the layout had a number are lost."""
     environment, _, file = exported(tmp_path)
-    spec, facts = shipped.read_first_line(file)
+    spec, facts = rows.read_first_line(file)
     old = file.with_name(f"{environment.key}.csv")
     head = json.dumps({**spec, "data": asdict(facts)}, sort_keys=True)
-    old.write_text(f"# {head}\n{shipped.read_rows(file)}")
-    now = read_csv(file)
+    old.write_text(f"# {head}\n{rows.read_body(file)}")
+    now = read_rows(file)
     file.unlink()
     fresh = Store(tmp_path / "fresh", shipped=tmp_path / "results")
     assert {p: r.test.tobytes() for p, r in fresh.rows(environment.key).items()} == {

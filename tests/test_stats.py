@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 from scipy import stats as sp
 
-from rslib import paper, stats
+from rslib import stats
+from rslib.show import published
 
 pytestmark = pytest.mark.filterwarnings("error")
 NAN = float("nan")
 
 
 def published_pairs():
-    for row in paper.welch_tests().to_dict("records"):
+    for row in published.welch_tests().to_dict("records"):
         place = (row["table"], row["dataset"], row["group"])
         ours, other = (
-            paper.published(*place, method, "acc") for method in row["comparison"].split(" vs ")
+            published.published(*place, method, "acc") for method in row["comparison"].split(" vs ")
         )
         yield row, ours, other
 
@@ -257,21 +258,29 @@ def test_counterparts_need_the_papers_setting():
     """Else a Class-IL run or another memory size is printed beside a number it cannot equal."""
     row = {"dataset": "mnist", "scenario": "task", "selection": "kmeans", "replay": "er"}
     row["memory_size"] = 10
-    found = paper.counterpart(row, "memory_selection", "MCTS", "acc")
+    found = published.counterpart(row, "memory_selection", "MCTS", "acc")
     assert found == (98.20, 0.16, "")
-    assert paper.counterpart(row | {"scenario": "class"}, "memory_selection", "MCTS", "acc") is None
-    assert paper.counterpart(row | {"memory_size": 20}, "memory_selection", "MCTS", "acc") is None
-    assert paper.counterpart(row | {"dataset": "digits"}, "memory_selection", "MCTS", "acc") is None
-    joint = paper.counterpart(row | {"memory_size": 0}, "memory_selection", "Joint", "acc")
+    assert (
+        published.counterpart(row | {"scenario": "class"}, "memory_selection", "MCTS", "acc")
+        is None
+    )
+    assert (
+        published.counterpart(row | {"memory_size": 20}, "memory_selection", "MCTS", "acc") is None
+    )
+    assert (
+        published.counterpart(row | {"dataset": "digits"}, "memory_selection", "MCTS", "acc")
+        is None
+    )
+    joint = published.counterpart(row | {"memory_size": 0}, "memory_selection", "Joint", "acc")
     assert joint == (99.75, 0.06, "")
-    assert paper.counterpart_test(row, "memory_selection", "MCTS", "ETS") == (3.00, 0.040)
+    assert published.counterpart_test(row, "memory_selection", "MCTS", "ETS") == (3.00, 0.040)
     with pytest.raises(ValueError, match="no table 'selection'"):
-        paper.counterpart(row, "selection", "MCTS", "acc")
+        published.counterpart(row, "selection", "MCTS", "acc")
 
 
 def test_figure_1_curves_have_the_published_acc():
     """Else the curves were put into the wrong task or time."""
-    curves = paper.single_task_replay()
+    curves = published.single_task_replay()
     acc = {k: round(100 * float(m[-1].mean()), 2) for k, m in curves.items()}
     assert acc == {2: 89.66, 3: 93.85, 4: 93.17, 5: 94.49}
     assert all(np.isnan(m[np.triu_indices(5, 1)]).all() for m in curves.values())

@@ -12,12 +12,12 @@ import torch
 from small_environment import small
 from tree_workers import bits, outcome, put_rows, start
 
+from rslib import files
 from rslib import store as store_module
-from rslib import store_cli
-from rslib.rows import CPU, TORCH, UNTRAINED, Row, path_from_text, path_text, read_csv
+from rslib.schedule import UNTRAINED, path_from_text, path_text
 from rslib.search import mcts
-from rslib.shipped import key_of
-from rslib.store import Store
+from rslib.store import Store, __main__
+from rslib.store.rows import Row, key_of, made_with, read_rows
 from rslib.tree import ScheduleTree
 
 PATH = ((10,), (5, 5), (4, 3, 3), (3, 3, 2, 2))
@@ -58,7 +58,7 @@ def test_rows_are_in_a_sqlite_file_and_come_back_bit_for_bit(store):
     draws, environment = np.random.RandomState(0), small()
     rows = {f"{i}": random_row(draws) for i in range(20)}
     for path, row in rows.items():
-        store.put(environment, path, row)
+        store.put(environment.key, environment.as_stored(), path, row)
     db = sqlite3.connect(store.folder / "rows.sqlite")
     assert db.execute("SELECT COUNT(*) FROM rows").fetchone() == (20,)
     assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -68,7 +68,7 @@ def test_rows_are_in_a_sqlite_file_and_come_back_bit_for_bit(store):
     assert set(found) == set(rows) and all(found[p].same(rows[p]) for p in rows)
     one = again.row(environment.key, "7")
     assert one is not None and one.same(rows["7"]) and one.seconds == rows["7"].seconds
-    assert (one.torch, one.cpu) == (TORCH, CPU)
+    assert (one.torch, one.cpu) == made_with()
     assert again.row(environment.key, "nowhere") is None and again.rows("other") == {}
     assert again.environments() == {environment.key: environment.spec()}
 
@@ -77,8 +77,8 @@ def test_the_first_row_stays(store):
     """Rows never change: a second writer cannot move a result that somebody has already used."""
     draws, environment = np.random.RandomState(0), small()
     first, second = random_row(draws), random_row(draws)
-    store.put(environment, "", first)
-    store.put(environment, "", second)
+    store.put(environment.key, environment.as_stored(), "", first)
+    store.put(environment.key, environment.as_stored(), "", second)
     kept = store.row(environment.key, "")
     assert kept.same(first) and not kept.same(second)
 
@@ -101,7 +101,8 @@ def test_an_interrupt_in_the_middle_of_writing_leaves_the_store_open_for_all(sto
         raise KeyboardInterrupt
     other = Store(store.folder, shipped=None)
     for each in (other, store):
-        each.put(small(), path_text(PATH[: each is store]), random_row(np.random.RandomState(0)))
+        row = random_row(np.random.RandomState(0))
+        each.put(small().key, small().as_stored(), path_text(PATH[: each is store]), row)
     assert "half" not in other.environments() and len(other.rows(small().key)) == 2
 
 
@@ -122,7 +123,7 @@ def test_default_folder(monkeypatch, tmp_path):
     assert Store(shipped=None).folder == tmp_path / "mine"
     monkeypatch.delenv("RSLIB_STORE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert store_module.default_folder() == tmp_path / "cache" / "rslib"
+    assert files.store() == files.cache() == tmp_path / "cache" / "rslib"
 
 
 def test_paths_as_text_and_back():
@@ -142,15 +143,15 @@ def test_export_and_csv_round_trip_bit_for_bit(store, tmp_path):
     rows["10/0,10"] = Row(np.full(5, np.nan), np.full(5, np.nan))  # diverged
     rows["10/10,0"] = Row(np.array([0.1, 1 / 3, 1.0, 0.0, 1 / 7]), np.array([2 / 3] * 5))
     for path, row in rows.items():
-        store.put(environment, path, row)
+        store.put(environment.key, environment.as_stored(), path, row)
     file = store.export(environment.key, tmp_path / "out")
     assert file.parent == tmp_path / "out" / "digits" and file.stem.endswith(environment.key)
-    found = read_csv(file)
+    found = read_rows(file)
     assert list(found)[:3] == [UNTRAINED, "", "10"]
     assert set(found) == set(rows) and all(found[p].same(rows[p]) for p in rows)
     backwards = Store(tmp_path / "backwards", shipped=None)
     for path in reversed(rows):
-        backwards.put(environment, path, rows[path])
+        backwards.put(environment.key, environment.as_stored(), path, rows[path])
     assert backwards.export(environment.key, tmp_path / "b").read_bytes() == file.read_bytes()
     through = Store(tmp_path / "empty", shipped=tmp_path / "out")
     assert through.export(environment.key, tmp_path / "c").read_bytes() == file.read_bytes()
@@ -177,7 +178,7 @@ def test_shipped_results_are_used_instead_of_trained(copy, tmp_path):
 
 def test_export_of_what_is_not_there_is_refused_by_name(store, tmp_path):
     """An environment may be known without a row: its run was killed before the first."""
-    store.save_checkpoint(small(), "", {"x": torch.zeros(1)})
+    store.save_checkpoint(small().key, small().as_stored(), "", {"x": torch.zeros(1)})
     for key in ("0" * 20, small().key):
         with pytest.raises(ValueError, match=f"no rows of environment '{key}'"):
             store.export(key, tmp_path / "out")
@@ -191,7 +192,7 @@ def state(n: int = 100) -> dict:
 
 
 def test_snapshots_come_back(store):
-    store.save_checkpoint(small(), "10", state())
+    store.save_checkpoint(small().key, small().as_stored(), "10", state())
     found = Store(store.folder, shipped=None).load_checkpoint(small().key, "10")
     assert found is not None
     torch.testing.assert_close(found, state(), rtol=0, atol=0)
@@ -203,7 +204,7 @@ def test_every_single_changed_byte_of_a_snapshot_is_seen_or_harmless(store):
     """torch.load alone takes changed tensors for good; a wrong network would be trained on from."""
     reference, seen = state(), 0
     for place in range(0, 1400, 23):
-        store.save_checkpoint(small(), "10", reference)
+        store.save_checkpoint(small().key, small().as_stored(), "10", reference)
         (file,) = (store.folder / "checkpoints").iterdir()
         content = bytearray(file.read_bytes())
         content[place % len(content)] ^= 0x10
@@ -221,13 +222,13 @@ def test_snapshots_stay_within_the_limit_the_longest_unused_go_first(store, monk
     """A week of searches must not fill the disk; rows stay."""
     clock = iter(range(1000))
     monkeypatch.setattr(store_module.time, "time", lambda: float(next(clock)))
-    store.save_checkpoint(small(), "0", state(1000))
+    store.save_checkpoint(small().key, small().as_stored(), "0", state(1000))
     one = store.checkpoint_bytes()
     monkeypatch.setattr(store_module, "CHECKPOINT_LIMIT", 3 * one)
     for name in ("1", "2"):
-        store.save_checkpoint(small(), name, state(1000))
+        store.save_checkpoint(small().key, small().as_stored(), name, state(1000))
     assert store.load_checkpoint(small().key, "0") is not None  # used just now
-    store.save_checkpoint(small(), "3", state(1000))
+    store.save_checkpoint(small().key, small().as_stored(), "3", state(1000))
     left = [n for n in "0123" if store.load_checkpoint(small().key, n) is not None]
     assert left == ["0", "2", "3"] and store.checkpoint_bytes() == 3 * one
     assert len(list((store.folder / "checkpoints").iterdir())) == 3
@@ -312,7 +313,7 @@ def test_command_line_in_a_process_of_its_own(copy, tmp_path):
 
 def test_command_line_exports_prunes_and_checks(copy, tmp_path, capsys):
     def run(*arguments: str) -> tuple[int, str]:
-        code = store_cli.main(["--store", str(copy.folder), *map(str, arguments)])
+        code = __main__.main(["--store", str(copy.folder), *map(str, arguments)])
         out = capsys.readouterr()
         return code, out.out + out.err
 
@@ -342,12 +343,12 @@ def test_command_line_exports_prunes_and_checks(copy, tmp_path, capsys):
 def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
     """A process that stops before the rename leaves the old file as it was."""
     target = tmp_path / "file"
-    store_module.write_atomically(target, b"old")
+    files.write_atomically(target, b"old")
 
     def stop(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(store_module.os, "replace", stop)
     with pytest.raises(KeyboardInterrupt):
-        store_module.write_atomically(target, b"new")
+        files.write_atomically(target, b"new")
     assert target.read_bytes() == b"old" and list(tmp_path.iterdir()) == [target]

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy.stats import ttest_ind
 
-from rslib import artefacts, tables, typeset
+from rslib.show import artefacts, latex, tables
 
 pytestmark = pytest.mark.filterwarnings("error")
 NAN = float("nan")
@@ -242,7 +242,7 @@ def test_html_shows_colours_and_escapes():
     """Else a dataset called <b> breaks the notebook, or HTML and LaTeX disagree."""
     html = tables.summary_table(FIVE.assign(dataset="<b>x"))._repr_html_()
     assert "&lt;b&gt;x" in html and "<b>x" not in html
-    for colour in typeset.HIGHLIGHT.values():
+    for colour in latex.HIGHLIGHT.values():
         assert colour in html
 
 
@@ -259,7 +259,7 @@ def test_html_shows_colours_and_escapes():
 )
 def test_text_becomes_tex(text, tex):
     """Else a caption stops LaTeX, or prints a hyphen for a minus."""
-    assert typeset.tex(text) == tex
+    assert latex.tex(text) == tex
 
 
 def test_latex_has_rules_colours_and_no_multirow():
@@ -272,14 +272,14 @@ def test_latex_has_rules_colours_and_no_multirow():
         r"\caption{ACC and BWT by selection",
     ):
         assert tex.count(part) == 1
-    for colour in typeset.HIGHLIGHT.values():
+    for colour in latex.HIGHLIGHT.values():
         assert rf"\cellcolor[HTML]{{{colour[1:]}}}" in tex
     assert "multirow" not in tex
 
 
 def test_numbers_line_up():
     """Else ± stands at another place where a deviation has more digits or a star follows."""
-    cells = typeset._aligned(["90.00 ± 1.00", "80.00 ± 11.00* (4/5)", "70.00", "–"])
+    cells = latex._aligned(["90.00 ± 1.00", "80.00 ± 11.00* (4/5)", "70.00", "–"])
     assert cells[0].startswith(r"90.00\,$\pm$\,\phantom{0}1.00\phantom{")
     assert cells[1].startswith(r"80.00\,$\pm$\,11.00\rlap{$^{*}$ (4/5)}\phantom{")
     assert cells[2].startswith(r"70.00\phantom{\,$\pm$\,11.00}")

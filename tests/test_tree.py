@@ -12,8 +12,7 @@ from tree_workers import bits, counted_search, outcome, search, start, walk
 
 from rslib import tree as tree_module
 from rslib.environment import Environment
-from rslib.rows import UNTRAINED, path_text
-from rslib.schedule import Schedule, ScheduleError
+from rslib.schedule import UNTRAINED, Schedule, ScheduleError, path_text
 from rslib.search import bfs, mcts
 from rslib.store import Store
 from rslib.tree import NotTrained, ScheduleTree
@@ -224,10 +223,10 @@ def test_a_stop_between_snapshot_and_row_harms_nothing(tmp_path, monkeypatch):
     for depth in range(5):
         store = Store(tmp_path / str(depth), shipped=None)
 
-        def stopped(self, environment, text, row, depth=depth):
+        def stopped(self, key, spec, text, row, depth=depth):
             if text == path_text(path[:depth]):
                 raise KeyboardInterrupt
-            put(self, environment, text, row)
+            put(self, key, spec, text, row)
 
         monkeypatch.setattr(Store, "put", stopped)
         with pytest.raises(KeyboardInterrupt):

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rslib import plots, tables, verdicts
-from rslib.paper import welch_tests
+from rslib.show import figures, tables, verdicts
+from rslib.show.published import welch_tests
 
 
 def rows(mcts=(0.98, 0.97), ets=(0.96, 0.98), dataset="mnist", others=()):
@@ -178,9 +178,9 @@ def test_the_figure_of_all_schedules_has_a_panel_per_seed():
         {"seed": [1, 2, 2], "label": ["ETS", "ETS", "MCTS"], "acc": [0.9, 0.8, 0.85]}
     )
     both = [exhaustive([0.8, 0.9], seed) for seed in (1, 2)]
-    one, two = plots.all_schedules(both, done).axes
+    one, two = figures.all_schedules(both, done).axes
     assert "seed 1" in one.get_title() and "seed 2" in two.get_title()
     assert [line.get_xdata()[0] for line in one.lines] == pytest.approx([90])
     assert sorted(line.get_xdata()[0] for line in two.lines) == pytest.approx([80, 85])
     assert sum(bar.get_height() for bar in one.patches) == 2
-    assert "not every schedule" in plots.all_schedules([], done).axes[0].texts[0].get_text()
+    assert "not every schedule" in figures.all_schedules([], done).axes[0].texts[0].get_text()

@@ -12,9 +12,10 @@ pytest.importorskip("playwright")
 
 import lab_browser as lab
 
-from rslib import Environment, Schedule, ScheduleTree, Store, report, run_policy
+from rslib import Environment, Schedule, ScheduleTree, Store, run_policy
 from rslib.widgets.growth import Growth
 from rslib.widgets.records import Record
+from tools import report
 
 pytestmark = pytest.mark.browser
 

@@ -13,9 +13,9 @@ import sys
 import numpy as np
 
 from rslib.environment import Environment
-from rslib.rows import Row
 from rslib.search import Result, mcts
 from rslib.store import Store
+from rslib.store.rows import Row
 from rslib.tree import Node, ScheduleTree
 
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -116,5 +116,10 @@ def put_rows(pipe, spec: dict, folder: str, worker: int, n: int) -> None:
     environment = Environment.from_spec(spec)
     for i in range(n):
         for text in (f"shared-{i}", f"{worker}-{i}"):
-            store.put(environment, text, Row(np.full(5, i / n), np.full(5, i / n / 2)))
+            store.put(
+                environment.key,
+                environment.as_stored(),
+                text,
+                Row(np.full(5, i / n), np.full(5, i / n / 2)),
+            )
     pipe.send(len(store.rows(environment.key)))

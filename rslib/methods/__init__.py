@@ -1,8 +1,8 @@
 """The replay methods by name: one short file each."""
 
 from rslib.methods.agem import AGEM
-from rslib.methods.base import Batch, Joint, Method
 from rslib.methods.der import DER, DERpp
+from rslib.methods.er import Batch, Joint, Method
 from rslib.methods.er_ring import ERRing
 from rslib.methods.hal import HAL
 from rslib.methods.mer import MER

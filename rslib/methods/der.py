@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rslib.methods.base import Batch, Method
+from rslib.methods.er import Batch, Method
 
 if TYPE_CHECKING:
     from rslib.learner import Learner

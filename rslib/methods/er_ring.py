@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rslib.memory import _interleave
-from rslib.methods.base import Batch, Method
+from rslib.methods.er import Batch, Method
 
 if TYPE_CHECKING:
     from rslib.learner import Learner

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
-from rslib.methods.base import Batch, Method
+from rslib.methods.er import Batch, Method
 from rslib.seeding import torch_rng
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from rslib.methods.base import Batch, Method
+from rslib.methods.er import Batch, Method
 
 if TYPE_CHECKING:
     from rslib.learner import Learner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from rslib.rows import path_text
+from rslib.schedule import path_text
 from rslib.tree import ScheduleTree
 from rslib.widgets import panel, pictures
 from rslib.widgets.growth import ROLLOUTS, Growth

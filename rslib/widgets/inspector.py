@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from rslib.rows import path_text
+from rslib.schedule import path_text
 from rslib.search import Result
 from rslib.store import Store
 from rslib.tree import Node, ScheduleTree

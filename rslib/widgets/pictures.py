@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from rslib import plot_style as style
 from rslib.schedule import Schedule
-from rslib.schedule_plots import bubble, draw_accuracies
+from rslib.show import style
+from rslib.show.schedules import bubble, draw_accuracies
 from rslib.tree import Node
 from rslib.widgets.growth import Growth, Path_
 

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from rslib import data, search, studies
+from rslib import data, search
 from rslib.environment import Environment
 from rslib.memory import fill, make_pool
 from rslib.methods import METHODS
-from rslib.methods.base import Method
-from rslib.rows import Row, path_from_text, path_text
-from rslib.schedule import Composition
+from rslib.methods.er import Method
+from rslib.runs import studies
+from rslib.schedule import Composition, path_from_text, path_text
 from rslib.store import Store
+from rslib.store.rows import Row
 from rslib.tree import Node, NotTrained, ScheduleTree
 from rslib.widgets.growth import Growth
 

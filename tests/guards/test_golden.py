@@ -23,7 +23,8 @@ from PIL import features
 
 from rslib import environment as environment_module
 from rslib.environment import Environment
-from rslib.rows import CPU, TORCH, path_from_text
+from rslib.schedule import path_from_text
+from rslib.store.rows import made_with
 from rslib.tree import Node, ScheduleTree
 
 FILE = Path(__file__).with_name("golden_rows.json")
@@ -150,10 +151,11 @@ def record(rows: dict) -> None:
             val=as_json(node.val),
             test=as_json(node.test),
         )
-    made_with = dict(torch=TORCH, cpu=CPU, drawing=drawing())
-    what = dict(protocol=environment_module.PROTOCOL, **made_with, rows=rows)
+    torch_version, cpu = made_with()
+    tools = dict(torch=torch_version, cpu=cpu, drawing=drawing())
+    what = dict(protocol=environment_module.PROTOCOL, **tools, rows=rows)
     FILE.write_text(json.dumps(what, indent=1) + "\n")
-    print(f"{len(rows)} walks with torch {TORCH} on {CPU} in {FILE}")
+    print(f"{len(rows)} walks with torch {torch_version} on {cpu} in {FILE}")
 
 
 if __name__ == "__main__":
@@ -161,7 +163,7 @@ if __name__ == "__main__":
     sys.exit(record(json.loads(FILE.read_text())["rows"] if "--new" in sys.argv else {}))
 
 GOLDEN = json.loads(FILE.read_text())
-EXACT = (GOLDEN["torch"], GOLDEN["cpu"]) == (TORCH, CPU)
+EXACT = (GOLDEN["torch"], GOLDEN["cpu"]) == made_with()
 
 
 def same_pixels(row: dict) -> bool:
@@ -195,7 +197,7 @@ def test_results_have_not_moved(name, record_property):
 def test_keys_have_not_moved(name):
     """With another key every stored and shipped row would be lost, and nothing would say so."""
     row = GOLDEN["rows"][name]
-    if TORCH != GOLDEN["torch"] or not same_pixels(row):
+    if made_with()[0] != GOLDEN["torch"] or not same_pixels(row):
         pytest.skip("the torch version and the pixels are part of the key")
     assert Environment.from_spec(row["environment"]).key == row["key"], ADVICE
 

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from rslib import data, experiments, fetch, params, shipped, studies
+from rslib import data, files
+from rslib.data import fetch
+from rslib.runs import grid, params, studies
 from rslib.search import Result
 from rslib.tree import NotTrained
 
@@ -39,7 +41,7 @@ def found(study: str, dataset: str) -> dict[tuple, str]:
     answers = {}
     for cell in studies.asked(studies.STUDIES[study], p):
         try:
-            result = experiments.result(cell)
+            result = grid.result(cell)
         except NotTrained:
             continue
         label = cell.label or result.label
@@ -55,7 +57,7 @@ def recorded() -> dict[tuple, str]:
 
 def use_shipped_results_only(monkeypatch, folder: Path) -> None:
     monkeypatch.setenv("RSLIB_STORE", str(folder / "store"))
-    monkeypatch.setenv("RSLIB_RESULTS", str(shipped.SHIPPED))
+    monkeypatch.setenv("RSLIB_RESULTS", str(files.REPOSITORY / "results"))
     monkeypatch.setenv("RSLIB_OFFLINE", "1")
     monkeypatch.delenv("RSLIB_DATA", raising=False)
     monkeypatch.setattr(fetch, "OWN", folder / "data")

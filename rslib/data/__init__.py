@@ -1,0 +1,182 @@
+"""Named datasets, and users' .npz files, as plain arrays.
+
+What it is: `load(name_or_path)` gives a `Dataset`: uint8 images, integer labels, class names, a
+fingerprint of the arrays and a sentence on where they came from. `python -m rslib.data` lists what
+is there, `python -m rslib.data get mnist` fetches one.
+What it is not: tasks (rslib.scenario cuts and permutes), downloads (rslib.fetch) or tensors.
+
+`digits`, `permuteddigits`, `glyphs` and `glyphs2` are embedded: no download, no file to find.
+"""
+
+import difflib
+import functools
+import hashlib
+import html
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from rslib.data import fetch, glyphs, npz
+from rslib.data.fetch import DataError
+
+__all__ = ["DataError", "Dataset", "at_hand", "load", "names"]
+
+_EMBEDDED = ("digits", "glyphs", "glyphs2")
+# The same arrays under a second name, which tells the scenario to permute pixels.
+SAME_ARRAYS = {"permuteddigits": "digits", "permutedmnist": "mnist"}
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Arrays are read-only, because `load` hands the same ones to every caller."""
+
+    name: str
+    x_train: np.ndarray  # (n, channels, height, width) uint8; users' also (n, features), float32
+    y_train: np.ndarray  # (n,) int64, 0..n_classes-1
+    x_test: np.ndarray
+    y_test: np.ndarray
+    class_names: tuple[str, ...]
+    fingerprint: str  # sha256 over dtype, shape and bytes of the four arrays
+    provenance: str  # one sentence: where it came from
+    subset: str | None = None  # for captions, such as "subset, 100 images per class"
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.x_train.shape[1:]
+
+    def __repr__(self) -> str:
+        return (
+            f"Dataset({self.name!r}, {len(self.x_train)} + {len(self.x_test)}, "
+            f"{self.n_classes} classes, {self.input_shape}, {self.fingerprint[:12]})"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = {
+            "dataset": self.name + (f" ({self.subset})" if self.subset else ""),
+            "training / test": f"{len(self.x_train):,} / {len(self.x_test):,}",
+            "classes": f"{self.n_classes}: {', '.join(self.class_names[:10])}"
+            + (", ..." if self.n_classes > 10 else ""),
+            "input": f"{' x '.join(map(str, self.input_shape))}, {self.x_train.dtype}",
+            "fingerprint": self.fingerprint[:16],
+            "provenance": self.provenance,
+        }
+        cells = (f"<tr><th>{k}</th><td>{html.escape(v)}</td></tr>" for k, v in rows.items())
+        return f"<table>{''.join(cells)}</table>"
+
+
+def names() -> list[str]:
+    """The names that `load` knows, embedded ones first."""
+    return [*_EMBEDDED, "permuteddigits", *fetch.LAYOUTS, "permutedmnist"]
+
+
+def load(name_or_path: str | Path, download: bool = True) -> Dataset:
+    """A dataset by name, or from the path of an .npz; fetched if need be, kept in memory."""
+    text = os.fspath(name_or_path)
+    if is_path(name_or_path):
+        path = Path(text).expanduser().resolve()
+        if path.suffix.lower() != ".npz" or not path.is_file():
+            raise DataError(f"{text}: there is no such .npz file")
+        stat = path.stat()
+        return _read_npz(path, (stat.st_mtime_ns, stat.st_size))
+    name = _known(text)
+    if name in SAME_ARRAYS:
+        return replace(load(SAME_ARRAYS[name], download), name=name)
+    if name in _EMBEDDED:
+        return _read_embedded(name)
+    found = fetch.find(name)
+    if found is None and not download:
+        raise fetch.missing(name, [])
+    return read_found(found or fetch.get(name))
+
+
+def at_hand(name_or_path: str | Path) -> bool:
+    """Whether it is on this machine, as far as can be told without reading it."""
+    if is_path(name_or_path):
+        return True  # or else `load` says what is wrong with the path
+    name = _known(os.fspath(name_or_path))
+    base = SAME_ARRAYS.get(name, name)
+    return base in _EMBEDDED or fetch.find(base) is not None
+
+
+def canonical(name_or_path: str | Path) -> str:
+    """A name as we spell it ('Fashion-MNIST' is fashionmnist); a path stays what it is."""
+    text = os.fspath(name_or_path)
+    return text if is_path(name_or_path) else _known(text)
+
+
+def is_path(name_or_path: str | Path) -> bool:
+    text = os.fspath(name_or_path)
+    return text.lower().endswith(".npz") or isinstance(name_or_path, Path) or os.sep in text
+
+
+def _known(text: str) -> str:
+    """The name as we spell it, or an error that suggests one."""
+    name = re.sub(r"[^a-z0-9]", "", text.lower())
+    if name in names():
+        return name
+    close = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
+    guess = f" Did you mean {close[0]!r}?" if close else ""
+    raise DataError(
+        f"{text!r} is no known dataset.{guess} Known: {', '.join(names())}; "
+        "or give the path of an .npz file."
+    )
+
+
+def _make(
+    name: str,
+    arrays: tuple[np.ndarray, ...],
+    class_names: tuple[str, ...],
+    provenance: str,
+    subset: str | None = None,
+) -> Dataset:
+    x_train, y_train, x_test, y_test = map(np.ascontiguousarray, arrays)
+    y_train, y_test = y_train.astype(np.int64), y_test.astype(np.int64)
+    digest = hashlib.sha256()
+    for part in (x_train, y_train, x_test, y_test):
+        part.flags.writeable = False
+        digest.update(f"{part.dtype.str}{part.shape}".encode())
+        digest.update(part.data)
+    fingerprint = digest.hexdigest()
+    return Dataset(
+        name, x_train, y_train, x_test, y_test, class_names, fingerprint, provenance, subset
+    )
+
+
+@functools.cache
+def _read_embedded(name: str) -> Dataset:
+    if name in glyphs.LETTERS:
+        letters = glyphs.LETTERS[name]
+        said = f"Letters {letters[0]}-{letters[-1]} drawn by rslib.glyphs from matplotlib's fonts."
+        return _make(name, glyphs.load(name), tuple(letters), said)
+    from sklearn.datasets import load_digits
+
+    pixels, y = map(np.asarray, load_digits(return_X_y=True))  # (1797, 64) in 0..16, (1797,)
+    x = np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
+    # An own split, since scikit-learn's splitter may change with its version: every class gives
+    # a fifth of its images, drawn from numpy's frozen legacy stream, to the test set.
+    random = np.random.RandomState(0)
+    test = np.zeros(len(y), bool)
+    for label in range(10):
+        mine = random.permutation(np.flatnonzero(y == label))
+        test[mine[: len(mine) // 5]] = True
+    said = "scikit-learn's 8x8 digits (values 0-16 scaled to 0-255), fixed stratified 80/20 split."
+    return _make(name, (x[~test], y[~test], x[test], y[test]), tuple("0123456789"), said)
+
+
+# Keyed by the files' modification times too, so that a changed file is read, and verified, again.
+@functools.lru_cache(maxsize=6)
+def _read_npz(path: Path, stamp: tuple[int, int]) -> Dataset:
+    return _make(path.stem, *npz.read(path))
+
+
+@functools.lru_cache(maxsize=6)
+def read_found(found: fetch.Found) -> Dataset:
+    (*arrays, class_names), provenance = fetch.read(found)
+    return _make(found.name, tuple(arrays), class_names, provenance, found.layout.subset)

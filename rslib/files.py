@@ -1,0 +1,62 @@
+"""The folders that rslib reads and writes, and the one way it writes a file.
+
+`$RSLIB_STORE`, `$RSLIB_RESULTS`, `$RSLIB_DATA` and `$XDG_CACHE_HOME` are read here and nowhere else,
+each time they are needed, so that a notebook or a test may set them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+REPOSITORY = (
+    Path(__file__).resolve().parents[1]
+)  # the checkout; of an installed package, site-packages
+
+
+def in_checkout() -> bool:
+    """Whether this is a checkout, with notebooks/ and results/, and not an installed package."""
+    return (REPOSITORY / "notebooks").is_dir()
+
+
+def cache() -> Path:
+    """The user's cache folder for rslib."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "rslib"
+
+
+def store() -> Path:
+    """`$RSLIB_STORE`, else the cache folder: results outlive a checkout."""
+    given = os.environ.get("RSLIB_STORE")
+    return Path(given).expanduser() if given else cache()
+
+
+def results() -> Path:
+    """`$RSLIB_RESULTS`, else `results/` of the checkout: the rows that are shipped."""
+    return Path(os.environ.get("RSLIB_RESULTS") or REPOSITORY / "results")
+
+
+def downloads() -> Path:
+    """Where fetched datasets are kept: `data/` of the checkout, else a folder in the cache."""
+    return REPOSITORY / "data" if in_checkout() else cache() / "data"
+
+
+def data_roots() -> list[Path]:
+    """The folders in `$RSLIB_DATA`, in their order."""
+    listed = os.environ.get("RSLIB_DATA", "").split(os.pathsep)
+    return [Path(folder).expanduser() for folder in listed if folder]
+
+
+def write_atomically(target: Path, content: bytes) -> Path:
+    """Write all of it or nothing, even if the machine stops in between; returns the target."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.{time.monotonic_ns()}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target

@@ -1,0 +1,328 @@
+"""Notebook parameters: checked in the first second, with what is allowed in the message.
+
+papermill hands over what the shell gave it: `-p quick false` arrives as the true string "false",
+`-p seeds "[1,2]"` as a string, `1e3` as a float, and an unknown name only warns. `check(globals())`,
+called once below the parameters cell, turns each into the value that was meant or stops. It comes
+before the notebook's other imports, and what takes seconds to import (torch, pandas) is imported
+here only where it is used.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import html
+import os
+import platform
+import subprocess
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rslib import data, presets
+from rslib.files import REPOSITORY, in_checkout
+from rslib.runs.profiles import PROFILES, Profile
+from rslib.store.rows import Facts, shipped_facts
+
+if TYPE_CHECKING:
+    from rslib.environment import Environment
+
+
+def dataset_facts(name_or_path: str) -> data.Dataset | Facts:
+    """What is known of a dataset: from itself, or from shipped results where it is not here."""
+    if data.at_hand(name_or_path):
+        return data.load(name_or_path)
+    return shipped_facts(data.canonical(name_or_path)) or data.load(name_or_path)
+
+
+class ParameterError(ValueError):
+    """A notebook parameter that cannot be meant."""
+
+
+class Listing(dict[str, Any]):
+    """Names and values, shown as a table that cuts no fingerprint short."""
+
+    def _repr_html_(self) -> str:
+        cells = (
+            f"<tr><th>{html.escape(k)}</th><td style='text-align: left'>{html.escape(str(v))}</td></tr>"
+            for k, v in self.items()
+        )
+        return f"<table>{''.join(cells)}</table>"
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name}: {value}" for name, value in self.items())
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What a notebook runs with; what was not given comes from the profile and the presets."""
+
+    notebook: str  # "04"
+    dataset: str
+    profile_name: str
+    profile: Profile
+    seeds: tuple[int, ...]
+    rollouts: int
+    memory_size: int
+    n_jobs: int
+    out_dir: Path
+
+    def environment(self, seed: int, **changes: Any) -> Environment:
+        """The environment of this notebook's dataset, with the profile's shortenings."""
+        from rslib.environment import Environment
+
+        settings: dict[str, Any] = {"memory_size": self.memory_size}
+        settings |= {"n_tasks": self.preset.n_tasks} | self.profile.environment
+        return Environment(self.dataset, seed=seed, **(settings | changes))
+
+    def on(self, dataset: str, profile_name: str, notebook: str | None = None) -> Parameters:
+        """The same for another dataset, profile or notebook, everything else at its default."""
+        given = dict(dataset=dataset, profile=profile_name, n_jobs=self.n_jobs)
+        return check(given | {"out_dir": str(self.out_dir)}, notebook or self.notebook)
+
+    def policy_learning(self, experiment: str) -> dict[str, Any]:
+        """The arguments of `generalization.run_live` that follow from the profile."""
+        sizes, paper = self.profile.rl, self.profile_name == "paper"
+        n_quick = self.profile.n_tasks_rl
+        return {
+            "profile": "paper" if paper else "quick",
+            "n_tasks": self.preset.n_tasks if paper else min(n_quick, self.preset.n_tasks),
+            "n_train": sizes["train"] or None,
+            "n_test": sizes["test"],
+            "n_seeds": sizes["policy_seeds"],
+            "folder": self.out_dir / "executed" / "policies" / self.name / experiment,
+        }
+
+    @property
+    def preset(self) -> presets.Preset:
+        found = presets.preset(self.dataset)
+        if self.dataset in presets.PAPER | presets.EMBEDDED:
+            return found
+        return presets.fitted(found, dataset_facts(self.dataset).n_classes)
+
+    @property
+    def title(self) -> str:
+        return self.preset.title
+
+    @property
+    def name(self) -> str:
+        """The dataset as a folder name: figures/<name>/."""
+        return Path(self.dataset).stem
+
+    def provenance(self) -> Listing:
+        """What a stranger needs to get the same numbers again."""
+        import torch
+
+        from rslib.environment import PROTOCOL
+
+        dataset = dataset_facts(self.dataset)
+        facts = {
+            "git revision": _git_revision(),
+            "protocol": PROTOCOL,
+            "Python": platform.python_version(),
+            "torch, NumPy": f"{torch.__version__}, {np.__version__}",
+            "CPU capability": torch.backends.cpu.get_cpu_capability(),
+            "dataset": f"{dataset.name}: {dataset.provenance}",
+            "data fingerprint": dataset.fingerprint,
+            "seeds": ", ".join(map(str, self.seeds)),
+            "profile": self.profile_name,
+        }
+        return Listing(facts)
+
+    def _tasks(self) -> str:
+        """How the classes are cut, and how many are left over."""
+        n, there = self.preset.n_tasks, dataset_facts(self.dataset).n_classes
+        if self.preset.permuted:
+            return f"{n}, each a permutation of the pixels"
+        left = there - n * (there // n)
+        return f"{n} of {there // n} classes" + (f" ({left} of {there} not used)" if left else "")
+
+    def _repr_html_(self) -> str:
+        rows = {
+            "dataset": f"{self.title} ({dataset_facts(self.dataset).provenance})",
+            "tasks": self._tasks(),
+            "profile": self.profile_name,
+            "seeds": ", ".join(map(str, self.seeds)),
+            "rollouts": self.rollouts,
+            "memory size M": self.memory_size,
+            "processes": self.n_jobs,
+            "figures and tables under": self.out_dir,
+        }
+        return Listing(rows)._repr_html_()
+
+
+# The tiny-memory experiment has an M of its own; everything else the dataset's.
+_MEMORY = {"06": "tiny_memory_size"}
+KNOWN = ("dataset", "profile", "seeds", "rollouts", "memory_size", "n_jobs", "out_dir")
+
+
+def check(namespace: Mapping[str, Any], notebook: str, extra: Mapping[str, Any] = {}) -> Parameters:
+    """The parameters in a notebook's `globals()`, or an error that lists what is allowed.
+
+    `extra` names further parameters of this notebook with their checks: a type, a tuple of allowed
+    values, or a function; their values are turned into the right type in `namespace` itself.
+    """
+    if "_checked" not in namespace:  # run again, the notebook's own variables are there too
+        # A notebook's parameters are typed, so it has their names. It may lack some of KNOWN, and
+        # what it lacks would be ignored without a word.
+        mine = tuple(namespace.get("__annotations__", ())) or (*KNOWN, *extra)
+        _refuse_unknown(namespace, mine)
+    given = {name: _meant(namespace.get(name)) for name in KNOWN}
+    profile_name = _one_of("profile", given["profile"] or "quick", tuple(PROFILES))
+    profile = PROFILES[profile_name]
+    profile = replace(profile, **profile.changes.get(notebook, {}))
+    seeds = _seeds(given["seeds"], profile.seeds)
+    rollouts = _whole("rollouts", given["rollouts"], profile.rollouts, least=1)
+    memory_size = _whole("memory_size", given["memory_size"], 0, least=1)
+    n_jobs = _whole("n_jobs", given["n_jobs"], os.cpu_count() or 1, least=1)
+    out_dir = _folder(given["out_dir"])
+    for name, wanted in extra.items():
+        _set(namespace, name, _extra(name, _meant(namespace.get(name)), wanted))
+    # Last: it may be fetched, and that takes a while. With the paper's settings, shipped results do.
+    dataset = _dataset(given["dataset"], dataset_facts if profile_name == "paper" else data.load)
+    if data.is_path(dataset) and (n_classes := data.load(dataset).n_classes) < 4:
+        raise ParameterError(
+            f"dataset {dataset!r}: two tasks need four classes, it has {n_classes}"
+        )
+    _set(namespace, "_checked", True)
+    own = getattr(presets.preset(dataset), _MEMORY.get(notebook, "memory_size"))
+    return Parameters(
+        notebook=notebook,
+        dataset=dataset,
+        profile_name=profile_name,
+        profile=profile,
+        seeds=seeds,
+        rollouts=rollouts,
+        memory_size=memory_size or own,
+        n_jobs=n_jobs,
+        out_dir=out_dir,
+    )
+
+
+def _refuse_unknown(namespace: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    """Plain values at the top of a notebook are parameters; papermill injects them there."""
+    jupyter = ("In", "Out", "exit", "quit", "get_ipython", "open")
+    plain = str | int | float | list | tuple | dict | bool | types.NoneType
+    for name, value in namespace.items():
+        if name.startswith("_") or name in jupyter or name in known:
+            continue
+        if isinstance(value, plain):
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ParameterError(f"unknown parameter {name!r}.{hint} Allowed: {', '.join(known)}")
+
+
+def _meant(value: Any) -> Any:
+    """A string from the command line as the Python value it spells, where it spells one."""
+    if not isinstance(value, str):
+        return value
+    spelt = {"true": True, "false": False, "none": None, "null": None, "": None}
+    text = value.strip()
+    if text.lower() in spelt:
+        return spelt[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _whole(name: str, value: Any, default: int, least: int) -> int:
+    if value is None:
+        return default
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # 1e3 is meant as 1000
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ParameterError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return value
+
+
+def _seeds(value: Any, default: tuple[int, ...]) -> tuple[int, ...]:
+    if value is None:
+        return default
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = [value]
+    if not isinstance(value, list | tuple) or not value:
+        raise ParameterError(f'seeds must be a list such as "[1, 2, 3]", got {value!r}')
+    seeds = tuple(_whole("every seed", seed, 0, least=0) for seed in value)
+    if len(set(seeds)) != len(seeds):
+        raise ParameterError(f"seeds must differ, got {list(seeds)}")
+    return seeds
+
+
+def sizes(value: Any) -> tuple[int, ...] | None:
+    """A check for `extra`: memory sizes as a list, or None for the notebook's own choice."""
+    if value is None:
+        return None
+    values = value if isinstance(value, list | tuple) else [value]
+    if not values:
+        raise ParameterError('memory_sizes must be a list such as "[8, 24]", got an empty one')
+    return tuple(_whole("every memory size", v, 0, least=1) for v in values)
+
+
+def dataset_names(value: Any) -> list[str] | None:
+    """A check for `extra`: datasets in one string, or None for all there are rows of."""
+    return None if value is None else [_dataset(name, dataset_facts) for name in str(value).split()]
+
+
+def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise ParameterError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+    return value
+
+
+def _dataset(value: Any, look: Callable[[str], Any]) -> str:
+    """A known name or a readable .npz; `look` reads its data here, so that trouble shows at once."""
+    name = "digits" if value is None else str(value)
+    if name.endswith(".npz") and not Path(name).is_absolute() and not Path(name).exists():
+        # Typed from the repository root, run from notebooks/: both are meant to work.
+        if (REPOSITORY / name).exists():
+            name = str(REPOSITORY / name)
+    try:
+        look(name)
+    except data.DataError as error:
+        raise ParameterError(f"dataset {name!r}: {error}") from None
+    return data.canonical(name)  # as presets and published numbers spell it
+
+
+def _folder(value: Any) -> Path:
+    """Where figures/ and tables/ are written: the repository, or the working folder outside one."""
+    if value is None:
+        return REPOSITORY if in_checkout() else Path.cwd()
+    folder = Path(str(value)).expanduser().resolve()
+    if folder.exists() and not folder.is_dir():
+        raise ParameterError(f"out_dir must be a folder, but {folder} is a file")
+    return folder
+
+
+def _extra(name: str, value: Any, wanted: Any) -> Any:
+    if isinstance(wanted, tuple):
+        return _one_of(name, value, wanted)
+    if wanted is int:
+        return _whole(name, value, 0, least=0)
+    if wanted is bool:
+        if not isinstance(value, bool):
+            raise ParameterError(f"{name} must be true or false, got {value!r}")
+        return value
+    return wanted(value)
+
+
+def _set(namespace: Mapping[str, Any], name: str, value: Any) -> None:
+    if isinstance(namespace, dict):
+        namespace[name] = value
+
+
+def _git_revision() -> str:
+    """The checkout's revision, with a mark where it has been edited since."""
+    git = ["git", "-C", str(REPOSITORY)]
+    try:
+        revision = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True)
+        edited = subprocess.run([*git, "status", "--porcelain", "rslib"], capture_output=True)
+    except OSError:
+        return "no git here"
+    if revision.returncode:
+        return "not a git checkout"
+    return revision.stdout.decode().strip() + (" (edited)" if edited.stdout.strip() else "")

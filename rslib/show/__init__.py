@@ -1,0 +1,1 @@
+"""What results look like: figures, tables, LaTeX, and ours beside the paper's numbers."""

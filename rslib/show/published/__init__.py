@@ -1,0 +1,164 @@
+"""The published numbers of the paper, as it prints them: in percent, population std over 5 seeds.
+
+`published_*.csv` hold every mean and deviation of its tables (a flag `*` = some seed did not
+converge), its 168 Welch tests, and the curves of Figure 1. `published` looks a number up by its
+place in the paper, `counterpart` by a result row; the latter answers None unless the setting is the
+paper's too: a Class-IL run, or another memory size, has no counterpart, however alike the names.
+"""
+# pandas annotates most results as unions of Series, DataFrame and scalars, which says nothing.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportReturnType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from math import isnan, nan
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from rslib import presets
+
+# Names of the rows' columns in the paper's words; also how tables and figures print them.
+SELECTIONS = {"uniform": "Uniform", "kmeans": "k-means", "kcenter": "k-center", "mof": "MoF"}
+REPLAY_METHODS = {
+    "er": "ER",
+    "hal": "HAL",
+    "mer": "MER",
+    "der": "DER",
+    "derpp": "DER++",
+    "agem": "A-GEM",
+    "er-ring": "ER-Ring",
+    "joint": "Joint",
+}
+SCENARIOS = {"task": "Task-IL", "domain": "Domain-IL", "class": "Class-IL"}
+DATASETS = {name: p.title for name, p in (presets.PAPER | presets.EMBEDDED).items()}
+
+_LARGE = ("permutedmnist", "cifar100", "miniimagenet")  # 10 and 20 tasks
+# In the tiny-memory table these keep one sample per class of every past task: no fixed M.
+_INCREMENTAL = ("A-GEM", "ER-Ring", "Uniform")
+
+
+class Published(NamedTuple):
+    mean_percent: float
+    std_percent: float
+    flag: str  # "*" where some seed did not converge
+
+
+@cache
+def _read(name: str) -> pd.DataFrame:
+    with (files("rslib.show.published") / f"published_{name}.csv").open() as file:
+        frame = pd.read_csv(file)
+    for column in {"group", "flag"} & set(frame.columns):
+        frame[column] = frame[column].fillna("")
+    return frame
+
+
+def results() -> pd.DataFrame:
+    """Every published mean and deviation, one line per table, dataset, group, method, metric."""
+    return _read("results").copy()
+
+
+def welch_tests() -> pd.DataFrame:
+    """Every published Welch test: table, dataset, group, comparison ("MCTS vs ETS"), t, p."""
+    return _read("welch_tests").copy()
+
+
+def single_task_replay() -> dict[int, np.ndarray]:
+    """Figure 1's curves: {task at which task 1 was replayed: accuracies (T, T)}, NaN unseen."""
+    frame = _read("single_task_replay")
+    n_tasks = int(frame["task"].max())
+    curves = {}
+    for replayed_at, rows in frame.groupby("replayed_at_task"):
+        matrix = np.full((n_tasks, n_tasks), np.nan)
+        matrix[rows["after_task"] - 1, rows["task"] - 1] = rows["accuracy"]
+        curves[int(str(replayed_at))] = matrix
+    return curves
+
+
+def dataset_key(name: str) -> str:
+    """A dataset's name as the CSV files spell it: "Permuted-MNIST" is "permutedmnist"."""
+    key = "".join(c for c in str(name).lower() if c.isalnum())
+    return key.removeprefix("split")
+
+
+def dataset_name(name: str) -> str:
+    """A dataset's name as printed; one the paper does not have keeps its own."""
+    return DATASETS.get(dataset_key(name), str(name))
+
+
+def counterpart(
+    row: Mapping[str, Any] | pd.Series, table: str, method: str, metric: str
+) -> Published | None:
+    """What the paper's table says of the cell a result row belongs to."""
+    if not _same_setting(row, table, method):
+        return None
+    return published(table, row["dataset"], _group(row, table, method), method, metric)
+
+
+def counterpart_test(
+    row: Mapping[str, Any] | pd.Series, table: str, ours: str, other: str
+) -> tuple[float, float] | None:
+    """The published (t, p) of `ours` against `other` in the setting of a row of `ours`."""
+    if not _same_setting(row, table, ours):
+        return None
+    place = (table, dataset_key(row["dataset"]), _group(row, table, ours), f"{ours} vs {other}")
+    return _tests_by_key().get(place)
+
+
+def _same_setting(row: Mapping[str, Any] | pd.Series, table: str, method: str) -> bool:
+    dataset = dataset_key(row["dataset"])
+    scenario = "domain" if dataset == "permutedmnist" else "task"
+    M, own = _memory_size(table, dataset, method), row.get("memory_size", nan)
+    return row.get("scenario", scenario) == scenario and (M is None or isnan(own) or own == M)
+
+
+def _memory_size(table: str, dataset: str, method: str) -> int | None:
+    """The M of a published number, None where there is none to compare."""
+    if method in ("Joint", "Fine-tuning") or table == "memory_size_domain_il":
+        return None  # no memory, or the group names it
+    if table == "tiny_memory":
+        return None if method in _INCREMENTAL else (50 if dataset in _LARGE else 2)
+    return 100 if dataset in _LARGE else 10
+
+
+def _group(row: Mapping[str, Any] | pd.Series, table: str, method: str) -> str:
+    """The group of a table a row belongs to, "" for tables without groups."""
+    if table == "memory_selection":
+        return "Offline" if method == "Joint" else SELECTIONS.get(row["selection"], "")
+    if table == "replay_methods":
+        return REPLAY_METHODS.get(row["replay"], "")
+    if table == "memory_size_domain_il":
+        return f"M={row['memory_size']:.0f}"
+    return "Uniform" if table == "forward_transfer" else ""
+
+
+def published(table: str, dataset: str, group: str, method: str, metric: str) -> Published | None:
+    """One published mean and deviation (percent; ranks as they are), or None."""
+    if table not in set(_read("results")["table"]):
+        known = ", ".join(sorted(set(_read("results")["table"])))
+        raise ValueError(f"the paper has no table {table!r}; there are {known}")
+    return _results_by_key().get((table, dataset_key(dataset), group, method, metric.upper()))
+
+
+@cache
+def _results_by_key() -> dict[tuple, Published]:
+    frame = _read("results")
+    return {
+        (r.table, r.dataset, r.group, r.method, r.metric.upper()): Published(
+            float(r.mean_percent), float(r.std_percent), r.flag
+        )
+        for r in frame.itertuples()
+    }
+
+
+@cache
+def _tests_by_key() -> dict[tuple, tuple[float, float]]:
+    frame = _read("welch_tests")
+    return {
+        (r.table, r.dataset, r.group, r.comparison): (float(r.t), float(r.p))
+        for r in frame.itertuples()
+    }

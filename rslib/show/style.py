@@ -1,0 +1,177 @@
+"""How figures look: one style file, one colour per method and per task, sizes as printed.
+
+A method has the same colour, line and marker in every figure (Okabe-Ito and Tol colours, told
+apart by the colour-blind; marker and dash tell them apart in grey). Tasks are ordered, so they take
+a sequence from dark to light instead, which never meets a method's colours in one panel.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import matplotlib.pyplot as plt
+import matplotlib.style
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from rslib.show.artefacts import STYLE
+
+PAGE, COLUMN = 6.5, 3.25  # inches, of a TMLR page
+MANY_TASKS = 10  # above this a colour bar replaces a legend
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Look(NamedTuple):
+    color: str
+    linestyle: str | tuple
+    marker: str
+
+
+_DASHES = {"--": (0, (4, 1.5)), ":": (0, (1, 1.2)), "-.": (0, (5, 1.5, 1, 1.5)), "-": "-"}
+_METHODS = {
+    "MCTS": ("#0072B2", "-", "o"),
+    "ETS": ("#E69F00", "--", "s"),
+    "Heur-GD": ("#009E73", "-.", "^"),
+    "Heur-LD": ("#44AA99", "--", "<"),
+    "Heur-AT": ("#117733", ":", ">"),
+    "ETS+Heur-GD": ("#661100", "-.", "^"),
+    "ETS+Heur-LD": ("#CC6677", "--", "<"),
+    "ETS+Heur-AT": ("#AA8866", ":", ">"),
+    "Random": ("#CC79A7", ":", "D"),
+    "Random-best": ("#882255", "--", "d"),
+    "BFS": ("#000000", "--", "*"),
+    "Joint": ("#666666", ":", "h"),
+    "Fine-tuning": ("#D55E00", "-.", "v"),
+    "A-GEM": ("#999933", "--", "p"),
+    "ER-Ring": ("#AA4499", "-.", "H"),
+    "Uniform": ("#B8A038", ":", "8"),
+    "DQN": ("#56B4E9", "-.", "P"),
+    "A2C": ("#332288", "-", "X"),
+}
+_SPARE = ("#1B7837", "#B35806", "#542788", "#01665E", "#8C510A", "#4D4D4D")
+
+
+def method(label: str) -> Look:
+    """A method's look; an unknown one gets a spare look that depends on its name only."""
+    if label in _METHODS:
+        color, line, marker = _METHODS[label]
+        return Look(color, _DASHES[line], marker)
+    number = zlib.crc32(label.encode())
+    return Look(_SPARE[number % len(_SPARE)], _DASHES["-"], "oDs^vPX"[number // 7 % 7])
+
+
+def in_order(labels: Sequence[str]) -> list[str]:
+    """Labels in the fixed order of methods, so that legends agree; unknown ones follow."""
+    order = {name: i for i, name in enumerate(_METHODS)}
+    return sorted(dict.fromkeys(labels), key=lambda name: order.get(name, len(order)))
+
+
+def task_colors(n_tasks: int) -> np.ndarray:
+    """(n_tasks, 4) colours from dark to light, short of the yellow that vanishes on white."""
+    return plt.get_cmap("viridis")(np.linspace(0.0, 0.9, n_tasks))
+
+
+def task_marker(task: int) -> str:
+    return "osD^vP<>Xd"[(task - 1) % 10]
+
+
+def task_ticks(first: int, last: int, most: int = 10) -> list[int]:
+    """Whole tasks to label, at most about `most`: both ends, and even steps between."""
+    step = -(-(last - first + 1) // most)
+    ticks = list(range(first, last + 1, step))
+    if ticks[-1] != last:
+        ticks = [*ticks[:-1], last] if last - ticks[-1] < step / 2 + 0.5 else [*ticks, last]
+    return ticks
+
+
+def task_key(fig: Figure, axes: Sequence[Axes], n_tasks: int, replay: bool = False) -> None:
+    """Say which colour is which task: a legend below for few, a colour bar for many."""
+    line = [Line2D([], [], color="black", linewidth=1.2, label="replay")] if replay else []
+    if n_tasks > MANY_TASKS:
+        bounds = np.arange(0.5, n_tasks + 1)
+        scale = ScalarMappable(
+            BoundaryNorm(bounds, n_tasks), ListedColormap([tuple(c) for c in task_colors(n_tasks)])
+        )
+        bar = fig.colorbar(scale, ax=list(axes), pad=0.01, aspect=25, fraction=0.05)
+        bar.set_ticks(task_ticks(1, n_tasks, 7))
+        bar.ax.tick_params(which="both", length=0)
+        bar.ax.grid(False)
+        bar.set_label("task")
+        if line:
+            fig.legend(handles=line, loc="outside lower center")
+        return
+    handles = [
+        Line2D([], [], color=c, marker=task_marker(i), label=f"Task {i}")
+        for i, c in enumerate(task_colors(n_tasks), start=1)
+    ]
+    handles += line
+    room = 7 if fig.get_figwidth() > COLUMN + 1 else 4
+    fig.legend(handles=handles, loc="outside lower center", ncols=_even(len(handles), room))
+
+
+def styled(function: Callable[P, R]) -> Callable[P, R]:
+    """Run a plotting function under the style file, whatever the notebook has set."""
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        with matplotlib.style.context(["default", STYLE]):
+            return function(*args, **kwargs)
+
+    return wrapper
+
+
+def panels(
+    n: int, n_columns: int, width: float, height: float, share_y: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """A figure of n axes; the places of a last row that stay empty are removed.
+
+    The figure is closed for pyplot at once: a notebook then shows it where it is returned, and
+    only there, and a long run does not pile figures up.
+    """
+    n_columns = min(n, n_columns)
+    n_rows = -(-n // n_columns)
+    fig, grid = plt.subplots(
+        n_rows, n_columns, figsize=(width, height * n_rows), squeeze=False, sharey=share_y
+    )
+    plt.close(fig)
+    axes = list(grid.ravel())
+    for ax in axes[n:]:
+        ax.remove()
+    return fig, axes[:n]
+
+
+def on(ax: Axes | None, width: float, height: float) -> tuple[Figure, Axes]:
+    """The given axes and their figure, or new ones."""
+    if ax is None:
+        fig, axes = panels(1, 1, width, height)
+        return fig, axes[0]
+    fig = ax.get_figure(root=True)
+    assert fig is not None
+    return fig, ax
+
+
+def legend_below(fig: Figure, axes: Sequence[Axes], n_columns: int) -> None:
+    """One legend for all panels, each label once, below them."""
+    found: dict[str, Any] = {}
+    for ax in axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    labels = in_order(list(found))
+    if labels:
+        handles = [found[name] for name in labels]
+        fig.legend(handles, labels, loc="outside lower center", ncols=_even(len(labels), n_columns))
+
+
+def _even(n: int, most: int) -> int:
+    """Columns, at most `most`, that fill the rows of a legend evenly."""
+    n_rows = -(-n // most)
+    return -(-n // n_rows)

@@ -1,0 +1,1 @@
+"""What only `make` calls: run all notebooks, report, verify, reproducibility, benchmarks."""

@@ -1,0 +1,135 @@
+"""What the runs cost: core-hours per experiment here, beside the released code's and the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from rslib.runs import generalization, grid, studies
+from rslib.runs.grid import Cell
+from rslib.runs.params import Parameters
+from rslib.schedule import path_text
+from rslib.search import SEARCHES, Result
+from rslib.store import Store
+from rslib.tree import NotTrained
+
+Study = Callable[[Parameters], list[Cell]]
+Nodes = set[tuple[str, str]]  # (environment key, path text)
+
+# Split MNIST, in hours. The authors' code, measured on one core of a 2.8 GHz server CPU (protocol.md):
+# a search, or one schedule of 5 tasks at 23.5 s each. The paper's own GPU (Appendix B): 40 s an
+# iteration of a search, 1.5 minutes a schedule. Methods other than plain replay were not measured.
+RELEASED_HOURS = {"mcts": 1.5, "bfs": 8.5, "one schedule": 5 * 23.5 / 3600}
+PAPER_SECONDS = {"iteration": 40, "one schedule": 90}
+MEASURED = ("er", "joint")
+# Hours of one policy with the released code (protocol.md); of one tree on the paper's GPU (App. D).
+RELEASED_POLICY = {"DQN": 3.1, "A2C": 58 / 60}
+PAPER_TREE = {"Split MNIST": 9.5, "Split CIFAR-10": 16.1}
+TREES, TREE_TRAININGS = 50, 1085  # of the paper, a dataset; of five tasks
+
+
+def account(asked: Sequence[tuple[str, Study]], datasets: list[Parameters], store: Store) -> str:
+    """Core-hours per experiment of the runs there are, beside the released code's and the paper's.
+
+    A training that several experiments use is counted in each: it is what one of them alone costs.
+    """
+    lines = ["## What it cost\n"]
+    heads = ["notebook: in the paper", "dataset", "schedules", "trainings"]
+    heads += ["core-hours here", "released code, core-hours", "paper, GPU-hours"]
+    lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    everything: Nodes = set()
+    for what, study in asked:
+        for q in datasets:
+            found = list(_finished(studies.asked(study, q), store))
+            nodes = {node for cell, result in found for node in _walked(cell, result)}
+            everything |= nodes
+            if found:
+                n = sum(len(result.schedules) for _, result in found)
+                theirs = _theirs(found) if q.dataset == "mnist" else ("", "")
+                counts = f"{n:,} | {len(nodes):,} | {_hours(nodes, store):.2f}"
+                lines.append(f"| {what} | {q.title} | {counts} | {' | '.join(theirs)} |")
+    hours = _hours(everything, store)
+    text = (
+        f"All of them together, each training once: {len(everything):,} trainings, {hours:.1f} "
+        f"core-hours{_made_with(everything, store)}, on a machine that was doing other things as "
+        "well. The other columns are estimates for Split MNIST and plain replay: searches and "
+        "schedules times what one took (the released code on one core of a faster CPU, 2.8 GHz; the "
+        "paper on its GPU). Random-best is ours, so it costs them nothing."
+    )
+    return "\n".join([*lines, "", text, "", *_policies(), _not_run(everything, store), ""])
+
+
+def _finished(cells: list[Cell], store: Store):
+    for cell in cells:
+        try:
+            yield cell, grid.result(cell, store)
+        except NotTrained:
+            continue
+
+
+def _walked(cell: Cell, result: Result) -> Nodes:
+    """The nodes on the ways of all schedules a cell tried."""
+    paths = (schedule.compositions for schedule in result.schedules)
+    key = cell.environment.key
+    return {(key, path_text(path[:k])) for path in paths for k in range(len(path) + 1)}
+
+
+def _theirs(found: list[tuple[Cell, Result]]) -> tuple[str, str]:
+    """What the same cells cost with the released code, and on the paper's GPU."""
+    if any(cell.environment.method not in MEASURED for cell, _ in found):
+        return "", ""
+    released, paper = 0.0, 0.0
+    for cell, result in found:
+        if cell.policy == "random-best":
+            continue
+        released += RELEASED_HOURS.get(cell.policy, RELEASED_HOURS["one schedule"])
+        if cell.policy in SEARCHES:
+            paper += len(result.schedules) * PAPER_SECONDS["iteration"] / 3600
+        else:
+            paper += PAPER_SECONDS["one schedule"] / 3600
+    return f"{released:.1f}", f"{paper:.1f}"
+
+
+def _hours(nodes: Nodes, store: Store) -> float:
+    rows = {key: store.rows(key) for key in {key for key, _ in nodes}}
+    return float(np.nansum([rows[key][path].seconds for key, path in nodes])) / 3600
+
+
+def _made_with(nodes: Nodes, store: Store) -> str:
+    rows = {key: store.rows(key) for key in {key for key, _ in nodes}}
+    kinds = {(rows[key][path].torch, rows[key][path].cpu) for key, path in nodes}
+    said = "; ".join(f"torch {torch}, {cpu}" for torch, cpu in sorted(kinds))
+    return f" ({said})" if said else ""
+
+
+def _policies() -> list[str]:
+    """What training the learned policies cost."""
+    lines = []
+    for about in generalization.abouts():
+        if about["experiment"] != "new_task_order":
+            continue  # the same policies, tested elsewhere
+        for agent, cost in about["training"].items():
+            lines.append(
+                f"{agent}, {cost['policies']:.0f} policies on the authors' trees (notebook 07): "
+                f"{cost['policies'] * cost['seconds'] / 3600:.2f} core-hours here, the released code "
+                f"{cost['policies'] * RELEASED_POLICY[agent]:.1f}."
+            )
+    return [*lines, ""] if lines else []
+
+
+def _not_run(nodes: Nodes, store: Store) -> str:
+    """What the trees of Tables 4 and 5 would cost."""
+    mnist = {key for key, spec in store.environments().items() if spec["dataset"] == "mnist"}
+    mine = {node for node in nodes if node[0] in mnist}
+    here = ""
+    if mine:
+        each = TREE_TRAININGS * _hours(mine, store) / len(mine)
+        here = f" (Split MNIST here: about {each:.1f} core-hours a tree, {TREES * each:.0f} in all)"
+    paper = " and ".join(
+        f"{hours} GPU-hours a tree of {name}" for name, hours in PAPER_TREE.items()
+    )
+    return (
+        f"Not run: the {TREES} trees a dataset behind Tables 4 and 5, {TREE_TRAININGS:,} trainings "
+        f"each{here}; Split CIFAR-10's are out of reach of this machine. The paper took {paper}."
+    )
