@@ -1,30 +1,39 @@
-"""A table as a schedule tree: one environment whose every schedule has been trained already.
+"""A complete tree: an environment whose every schedule has been trained, for instant steps.
 
-A `Table` walks like a schedule tree, except that it cannot train: what is not in the action space
-is not there. Its rows are in breadth-first order, so all tables of T tasks share one `TreeShape`
-and a node is a row number. `stack` turns tables into the arrays that the agents step through.
-Reading, writing and building tables is `rslib.env_tables`.
+A `CompleteTree` walks like a `ScheduleTree`, except that it cannot train: a composition outside the action
+space raises. Its rows are in breadth-first order, so all complete trees of T tasks share one `TreeShape`
+and a node is a row number; `stack` turns trees into the arrays that DQN and A2C step through.
+
+On disk a row of the CSV is the network after k tasks, given the k-1 actions so far (the layout of the
+authors' released environments). `load_tables` refuses a damaged file and names the row; `complete` trains
+what a live tree lacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import csv
+import gzip
+import zlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from math import prod
+from math import isfinite, prod
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from rslib import metrics, schedule
+from rslib import files, schedule
+from rslib.tree import Node, NotTrained, ScheduleTree
 
-MAX_NODES = 5_000_000  # a table of 7 tasks would have 61 million rows per environment
-
-
-class NotInTable(KeyError):
-    """A composition that the action space lacks: only a live tree can train it."""
+MAX_NODES = 5_000_000  # a tree of 7 tasks would have 61 million rows per environment
 
 
-# -- the tree that all tables of T tasks share ---------------------------------------------------
+class TableError(ValueError):
+    """A table that is damaged; the message names the row."""
+
+
+# -- the shape that all trees of T tasks share -----------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,7 @@ def tree_shape(n_tasks: int) -> TreeShape:
     ]
     if sum(widths) > MAX_NODES:
         raise ValueError(
-            f"{n_tasks} tasks have {widths[-1]:,} schedules: too many for a table, use a live tree"
+            f"{n_tasks} tasks have {widths[-1]:,} schedules: too many for a complete tree, use a live one"
         )
     first = [0, *np.cumsum(widths).tolist()]
     depth = np.repeat(np.arange(1, n_tasks + 1), widths)
@@ -84,107 +93,277 @@ def nearest_action(composition: Sequence[int], M: int) -> tuple[int, bool]:
     return int(distance.argmin()), not distance.min()
 
 
-# -- one environment's table ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class TableNode:
-    """A place in a table, with the fields of a schedule tree's node."""
-
-    depth: int
-    path: tuple[schedule.Composition, ...]
-    val: np.ndarray  # (depth+1, T); row 0 and what was not seen or not recorded is NaN
-    test: np.ndarray  # (depth+1, T)
-
-    @property
-    def schedule(self) -> schedule.Schedule:
-        return schedule.Schedule(self.path)
-
-    @property
-    def reward(self) -> float:
-        return float(self.val[-1, : self.depth].mean())
-
-    @property
-    def acc(self) -> float:
-        return float(self.test[-1, : self.depth].mean())
-
-    @property
-    def bwt(self) -> float:
-        return metrics.bwt(self.test[1:, : self.depth])
+# -- one environment -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class CompleteTree:
     """All schedules of one environment. `walk` is the schedule tree's, without training."""
 
     dataset: str
     seed: int
     val: np.ndarray = field(repr=False)  # (rows, T) validation accuracies, 0 for unseen tasks
     test: np.ndarray = field(repr=False)  # (rows, T)
-    memory_size: int = 10  # the layout does not carry it; the released tables have 10
+    memory_size: int = 10  # the layout does not carry it; the released trees have 10
 
     @property
     def n_tasks(self) -> int:
         return self.val.shape[1]
 
     @property
-    def environment(self) -> Table:
-        """Itself: whatever asks a tree's environment for its dataset, seed or size gets them."""
+    def environment(self) -> CompleteTree:
+        """Itself, so that a dataset, a seed and a size are found where a live tree has them."""
         return self
 
     def budget(self, k: int) -> int:
         return self.memory_size
 
     def available(self, k: int) -> None:
-        """The pools of a table's environment held enough for everything in it."""
+        """The pools of this environment held enough for every schedule in it."""
 
     def counts(self, proportions: Iterable, k: int) -> schedule.Composition:
         return schedule.counts(list(proportions), self.memory_size)
+
+    def compositions(self, k: int) -> list[schedule.Composition]:
+        return list(dict.fromkeys(map(tuple, compositions(k, self.memory_size).tolist())))
+
+    @property
+    def trained(self) -> int:
+        """No training is left to do: searches count 0."""
+        return 0
 
     @cached_property
     def shape(self) -> TreeShape:
         return tree_shape(self.n_tasks)
 
-    def walk(self, path: Iterable[Sequence[int]] = ()) -> TableNode:
-        """The node after these compositions, or NotInTable: node identity is the composition."""
+    def walk(self, path: Iterable[Iterable[int]] = ()) -> Node:
+        """The node at the end of a path; raises NotTrained for a composition that is no action."""
         rows = [0]
         checked = schedule.checked_path(path)
         for k, composition in enumerate(checked, start=1):
             action, exact = nearest_action(composition, self.memory_size)
             if not exact:
-                raise NotInTable(f"{composition} at task {k + 1} is no action of the table")
+                raise NotTrained(f"{composition} at task {k + 1} is no action of a complete tree")
             rows.append(int(self.shape.child[rows[-1], action]))
         val, test = (self._matrix(accuracies, rows) for accuracies in (self.val, self.test))
-        return TableNode(len(rows), checked, val, test)
+        return Node(self, checked, val, test)
 
     def _matrix(self, accuracies: np.ndarray, rows: list[int]) -> np.ndarray:
+        """(tasks + 1, T): row t after task t; NaN in row 0 and where nothing was recorded."""
         matrix = np.full((len(rows) + 1, self.n_tasks), np.nan)
         for t, row in enumerate(rows, start=1):
             matrix[t, :t] = accuracies[row, :t]
         return matrix
 
+    def nearest(self, composition: schedule.Composition) -> schedule.Composition:
+        """The composition of the nearest action, for policies that want something in between."""
+        action, _ = nearest_action(composition, self.memory_size)
+        return tuple(compositions(len(composition), self.memory_size)[action].tolist())
+
     def final(self, kind: str) -> np.ndarray:
         """(schedules,) mean accuracy over all tasks at the end, "val" or "test"."""
         return getattr(self, kind)[self.shape.n_inner :].mean(axis=1)
 
+    def leaf(self, number: int) -> Node:
+        """The node at the end of a schedule by its number in `final`."""
+        actions = self.shape.path(self.shape.n_inner + number)
+        return self.walk(schedule.Schedule.from_actions(actions, self.memory_size).compositions)
+
+
+def complete(tree: ScheduleTree) -> CompleteTree:
+    """Walk every schedule of a live tree; what its store has is not trained again."""
+    environment = tree.environment
+    shape = tree_shape(tree.n_tasks)
+    val, test = (np.zeros((shape.first[-1], tree.n_tasks)) for _ in range(2))
+
+    def visit(row: int, path: schedule.Path) -> None:
+        node = tree.walk(path)
+        t = node.depth
+        val[row, :t], test[row, :t] = node.val[t, :t], node.test[t, :t]
+        if not node.converged:
+            raise TableError(f"{environment}: training along {path} did not converge")
+        if t < tree.n_tasks:  # depth first: a child finds its parent's snapshot warm
+            for action in range(schedule.n_actions(t)):
+                composition = tree.counts(schedule.action_shares(t, action), t)
+                visit(int(shape.child[row, action]), (*path, composition))
+
+    visit(0, ())
+    return CompleteTree(
+        environment.dataset, environment.seed, val, test, environment.memory_size or 0
+    )
+
 
 @dataclass(frozen=True)
-class TableArrays:
-    """Tables of several environments as arrays: node ids are the rows that all share."""
+class StackedTrees:
+    """Trees of several environments as arrays; node numbers are the rows that all share."""
 
     shape: TreeShape
     state: np.ndarray  # (environments, inner rows, T-1) float32: what a policy sees
     reward: np.ndarray  # (environments, rows) float32: mean validation accuracy on arriving
 
 
-def stack(tables: Sequence[Table]) -> TableArrays:
-    sizes = sorted({t.n_tasks for t in tables})
+def stack(trees: Sequence[CompleteTree]) -> StackedTrees:
+    sizes = sorted({t.n_tasks for t in trees})
     if len(sizes) != 1:
         raise ValueError(f"agents need environments of one number of tasks, got {sizes or 'none'}")
     shape = tree_shape(sizes[0])
-    val = np.stack([t.val for t in tables])
-    return TableArrays(
+    val = np.stack([t.val for t in trees])
+    return StackedTrees(
         shape,
         np.ascontiguousarray(val[:, : shape.n_inner, :-1], dtype=np.float32),
         np.asarray(val.sum(axis=2) / shape.depth, dtype=np.float32),
     )
+
+
+# -- on disk ---------------------------------------------------------------------------------------
+
+
+def columns(n_tasks: int) -> list[str]:
+    tasks = range(1, n_tasks + 1)
+    return (
+        ["dataset", "env_seed", "k", *(f"a{k}" for k in range(1, n_tasks))]
+        + [f"val_acc_{i}" for i in tasks]
+        + [f"test_acc_{i}" for i in tasks]
+    )
+
+
+def load_tables(path: str | Path, memory_size: int = 10) -> list[CompleteTree]:
+    """The environments in a CSV (plain or .gz), sorted by (dataset, seed); refused if damaged."""
+    header, *lines = _read(Path(path))
+    n_tasks = sum(name.startswith("val_acc_") for name in header)
+    if n_tasks < 2 or header != columns(n_tasks):
+        raise TableError(f"{path}: line 1: the columns are not those of an environment table")
+    if not lines:
+        raise TableError(f"{path}: line 2: no rows")
+    numbers = _numbers(lines, header, path)
+    names = np.array([line[0] for line in lines])
+    node = _check_rows(numbers, n_tasks, path)
+    rows = tree_shape(n_tasks).first[-1]
+    tables = []
+    for name, seed in sorted(set(zip(names, numbers[:, 0].astype(int), strict=True))):
+        here = np.flatnonzero((names == name) & (numbers[:, 0] == seed))
+        where = f"{path}: {name} environment {seed}"
+        order = here[np.argsort(node[here], kind="stable")]
+        twice = np.flatnonzero(np.diff(node[order]) == 0)
+        if len(twice):
+            a, b = order[twice[0]] + 2, order[twice[0] + 1] + 2
+            raise TableError(f"{where}: line {b} is the same node as line {a}")
+        missing = np.setdiff1d(np.arange(rows), node[order])
+        if len(missing):
+            actions = tree_shape(n_tasks).path(missing[0])
+            more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+            raise TableError(
+                f"{where}: the row k={len(actions) + 1}, actions {actions} is missing{more}"
+            )
+        accuracies = numbers[order, 1 + n_tasks :]
+        val, test = accuracies[:, :n_tasks].copy(), accuracies[:, n_tasks:].copy()
+        tables.append(CompleteTree(str(name), int(seed), val, test, memory_size))
+    return tables
+
+
+def _read(path: Path) -> list[list[str]]:
+    if not path.exists():
+        raise FileNotFoundError(f"no environment table at {path}")
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+            lines = list(csv.reader(file))
+    except (EOFError, OSError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+        raise TableError(f"{path}: cannot be read to its end: {error}") from None
+    return lines or [[]]
+
+
+def _numbers(lines: list[list[str]], header: list[str], path: str | Path) -> np.ndarray:
+    """(rows, columns after the dataset) as floats, or the first cell that is no number."""
+    for number, line in enumerate(lines, start=2):
+        if len(line) != len(header):
+            raise TableError(f"{path}: line {number}: {len(line)} cells instead of {len(header)}")
+    try:
+        numbers = np.array([line[1:] for line in lines]).astype(float)
+        good = np.isfinite(numbers)
+    except ValueError:
+        good = np.array([[_is_number(cell) for cell in line[1:]] for line in lines])
+        numbers = np.empty(good.shape)
+    if not good.all():
+        row, column = np.argwhere(~good)[0]
+        name, cell = header[column + 1], lines[row][column + 1]
+        raise TableError(f"{path}: line {row + 2}: {name} is {cell!r}, not a number")
+    return numbers
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return isfinite(float(cell))
+    except ValueError:
+        return False
+
+
+def _check_rows(numbers: np.ndarray, n_tasks: int, path: str | Path) -> np.ndarray:
+    """The node of every row, once each row has been found possible in itself."""
+    seed, k = numbers[:, 0], numbers[:, 1]
+    actions, accuracies = numbers[:, 2 : 1 + n_tasks], numbers[:, 1 + n_tasks :]
+
+    def refuse(bad: Any, what: Callable[[int], str]) -> None:
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
+            raise TableError(f"{path}: line {row + 2}: {what(row)}")
+
+    refuse((seed < 0) | (seed % 1 != 0), lambda r: f"env_seed is {seed[r]:g}")
+    impossible = (k < 1) | (k > n_tasks) | (k % 1 != 0)
+    refuse(impossible, lambda r: f"k is {k[r]:g}, not 1..{n_tasks}")
+    node = np.zeros(len(k), dtype=int)
+    for step in range(1, n_tasks):
+        action, n = actions[:, step - 1], schedule.n_actions(step)
+        taken = k > step
+        impossible = (action < 0) | (action >= n) | (action % 1 != 0)
+        refuse(
+            np.where(taken, impossible, action != -1),
+            lambda r, s=step, a=action, n=n: (
+                f"a{s} is {a[r]:g} at k={k[r]:g}; it must be 0..{n - 1} if taken and -1 if not"
+            ),
+        )
+        node = np.where(taken, node * n + action.astype(int), node)
+    # NaN was refused before, so this is the whole range check.
+    outside = (accuracies < 0) | (accuracies > 1)
+    names = columns(n_tasks)[2 + n_tasks :]
+    worst = outside.argmax(axis=1)
+    refuse(
+        outside.any(axis=1),
+        lambda r: f"{names[worst[r]]} is {accuracies[r, worst[r]]:g}, outside [0, 1]",
+    )
+    unseen = np.tile(np.arange(n_tasks), 2) >= k[:, None]
+    leaked = unseen & (accuracies != 0)
+    first = leaked.argmax(axis=1)
+    refuse(
+        leaked.any(axis=1),
+        lambda r: f"{names[first[r]]} is {accuracies[r, first[r]]:g} before that task is learned",
+    )
+    return node + np.array(tree_shape(n_tasks).first)[k.astype(int) - 1]
+
+
+def save_tables(tables: Iterable[CompleteTree], path: str | Path) -> Path:
+    """Write the layout that `load_tables` reads; the same tables give the same bytes."""
+    path = Path(path)
+    tables = sorted(tables, key=lambda t: (t.dataset, t.seed))
+    if not tables:
+        raise ValueError("no tables to save")
+    n_tasks = tables[0].n_tasks
+    if any(t.n_tasks != n_tasks for t in tables):
+        raise ValueError("the tables of one file need the same number of tasks")
+    if len({(t.dataset, t.seed) for t in tables}) < len(tables):
+        raise ValueError("two tables of the same dataset and seed")
+    shape = tree_shape(n_tasks)
+    actions = np.full((shape.first[-1], n_tasks - 1), -1)
+    for node in range(shape.first[-1]):
+        actions[node, : shape.depth[node] - 1] = shape.path(node)
+    keys = [",".join(map(str, [k, *a])) for k, a in zip(shape.depth, actions, strict=True)]
+    lines = [",".join(columns(n_tasks))]
+    for table in tables:
+        accuracies = np.hstack([table.val, table.test])
+        lines += [
+            f"{table.dataset},{table.seed},{key}," + ",".join(f"{x:.6f}" for x in row)
+            for key, row in zip(keys, accuracies.tolist(), strict=True)
+        ]
+    content = ("\n".join(lines) + "\n").encode()
+    if path.suffix == ".gz":
+        content = gzip.compress(content, mtime=0)  # no date: a rebuilt table is byte-identical
+    return files.write_atomically(path, content)

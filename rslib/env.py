@@ -1,10 +1,10 @@
-"""Replay scheduling as a Gymnasium environment, over live schedule trees or tables.
+"""Replay scheduling as a Gymnasium environment, over live or complete schedule trees.
 
     env = gymnasium.make("rslib/ReplaySchedule-v0", sources="environments.csv.gz")
     observation, info = env.reset(seed=0, options={"environment": 3})
 
 A step chooses what to replay while the next task is learned: over a tree it trains (unless the
-tree knows the node), over a table it looks up. Observation: validation accuracies of the first T-1
+tree knows the node), over a complete tree it looks up. Observation: validation accuracies of the first T-1
 tasks, 0 for unseen ones. Reward: mean validation accuracy of the tasks seen. Action: an index into
 the action space with the tasks seen so far; `info["action_mask"]` and `action_masks()` say which
 exist. The agents of this library do not use it (they step arrays); it is for everyone else's.
@@ -20,7 +20,7 @@ import gymnasium
 import numpy as np
 
 from rslib import schedule
-from rslib.env_tables import load_tables
+from rslib.complete_tree import load_tables
 
 ID = "rslib/ReplaySchedule-v0"
 PENALTY = -1.0  # reward of an invalid action: below anything a valid one can give
@@ -28,22 +28,17 @@ MAX_INVALID = 100  # an agent that ignores the mask is cut off, or it would try 
 MAX_ACTIONS = 2_000_000  # a mask longer than this is no use: 13 tasks have 1.35 million actions
 
 
-class InvalidAction(ValueError):
-    """An action that the mask forbids, where `on_invalid` is "refuse"."""
-
-
 class ReplayScheduleEnv(gymnasium.Env[np.ndarray, np.int64]):
     """One or more continual-learning environments; `reset` picks one.
 
-    sources: a table, a schedule tree, a list of either, or the path of a table file.
-    on_invalid: "penalise" (reward -1, nothing is learned, the state stays) or "refuse" (raise).
+    sources: a complete tree, a schedule tree, a list of either, or the path of a table file.
+
+    An action that the mask forbids has reward -1; nothing is learned and the state stays.
     """
 
     metadata = {"render_modes": []}
 
-    def __init__(self, sources: Any, on_invalid: str = "penalise", render_mode: None = None):
-        if on_invalid not in ("penalise", "refuse"):
-            raise ValueError(f"on_invalid must be 'penalise' or 'refuse', got {on_invalid!r}")
+    def __init__(self, sources: Any, render_mode: None = None):
         if isinstance(sources, str | Path):
             sources = load_tables(sources)
         self.sources = list(sources) if isinstance(sources, Sequence) else [sources]
@@ -54,7 +49,7 @@ class ReplayScheduleEnv(gymnasium.Env[np.ndarray, np.int64]):
         n_actions = schedule.n_actions(self.n_tasks - 1)
         if n_actions > MAX_ACTIONS:
             raise ValueError(f"{self.n_tasks} tasks have {n_actions:,} actions: too many to mask")
-        self.on_invalid, self.render_mode = on_invalid, render_mode
+        self.render_mode = render_mode
         self.observation_space = gymnasium.spaces.Box(0, 1, (self.n_tasks - 1,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(n_actions)
         self._source, self._n_invalid = self.sources[0], 0
@@ -80,10 +75,10 @@ class ReplayScheduleEnv(gymnasium.Env[np.ndarray, np.int64]):
             if not 0 <= index < len(self.sources):
                 raise ValueError(f"environment {index} of {len(self.sources)} (counted from 0)")
             return index
-        about = [source.environment for source in self.sources]
+        environments = [source.environment for source in self.sources]
         fits = [
             i
-            for i, e in enumerate(about)
+            for i, e in enumerate(environments)
             if options.get("dataset", e.dataset) == e.dataset
             and options.get("env_seed", e.seed) == e.seed
         ]
@@ -98,10 +93,6 @@ class ReplayScheduleEnv(gymnasium.Env[np.ndarray, np.int64]):
             return self._diverged()
         k, action = self._node.depth, int(action)
         if not 0 <= action < schedule.n_actions(k):
-            if self.on_invalid == "refuse":
-                raise InvalidAction(
-                    f"action {action} with {k} tasks seen: there are {schedule.n_actions(k)}"
-                )
             self._n_invalid += 1
             cut_off = self._n_invalid >= MAX_INVALID
             return self._observation(), PENALTY, False, cut_off, self._info() | {"invalid": True}

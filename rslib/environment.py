@@ -163,8 +163,8 @@ class Environment:
         return self.classes_per_task if scheduled else 0
 
     def budget(self, k: int) -> int:
-        """How many samples a schedule may share out with k tasks seen."""
-        return (self.memory_size or 0) - k * self.base
+        """How many samples a schedule may share out with k tasks seen; joint training replays none."""
+        return 0 if self.method == "joint" else (self.memory_size or 0) - k * self.base
 
     @property
     def pool_size(self) -> int:

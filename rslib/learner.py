@@ -75,7 +75,7 @@ class Learner:
             memory = fill(self.scenario.tasks, self.pools, counts, self.environment.base)
             self.net.train()
             self.method.begin(self, memory)
-            for batch in self._batches(number, memory):
+            for batch in self.batches(number, memory):
                 if self.on_step:
                     self.on_step()
                 if not math.isfinite(self.method.step(self, batch)):
@@ -88,7 +88,7 @@ class Learner:
             self.pools.append(self._pool(number))
             self.method.end(self)
 
-    def _batches(self, number: int, memory: Memory) -> Iterator[Batch]:
+    def batches(self, number: int, memory: Memory) -> Iterator[Batch]:
         """B current samples and the whole memory (or B of it, where it is larger than B).
 
         Every batch is written into the same buffer, the memory's rows once per task: the loop makes

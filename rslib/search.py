@@ -2,8 +2,8 @@
 
 Everything here walks a `ScheduleTree` and reports a `Result`: the best schedule by validation with
 the test accuracies of that same run. `run_policy` follows one policy, `random_best` is the control
-for the search (as many random schedules as MCTS has rollouts), `search_tau` the heuristics' grid
-search, and `run` does any of them by name. A search with fewer rollouts is a prefix of one with more.
+for the search (as many random schedules as MCTS has rollouts), and `run` does any of them by name.
+A search with fewer rollouts is a prefix of one with more.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
+from numpy.typing import ArrayLike
 from tqdm.auto import tqdm
 
+from rslib.complete_tree import CompleteTree
 from rslib.policies import Policy
 from rslib.schedule import (
     Composition,
@@ -29,7 +31,7 @@ from rslib.seeding import rng as derived_rng
 from rslib.tree import Node, ScheduleTree
 
 EXPLORATION = 0.1  # C in the paper's UCT
-ENUMERABLE = 5_000  # above so many children they are drawn lazily instead of listed
+ENUMERABLE = 5_000  # a node with more children draws them one by one instead of listing them
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,7 @@ class Result:
     @property
     def best_so_far(self) -> np.ndarray:
         """Test ACC of the best schedule by validation after each rollout."""
-        comparable = np.nan_to_num(self.rewards, nan=-1.0)
-        leader = [int(np.argmax(comparable[: i + 1])) for i in range(len(comparable))]
-        return self.accs[leader]
+        return self.accs[[leader(self.rewards[: i + 1]) for i in range(len(self.rewards))]]
 
     def __str__(self) -> str:
         rollouts = f", {len(self.rewards)} rollouts" if len(self.rewards) > 1 else ""
@@ -80,41 +80,66 @@ class Result:
         return f"<p>{caption}</p>{self.schedule._repr_html_()}"
 
 
+def leader(rewards: ArrayLike) -> int:
+    """The first of the highest rewards; a run that did not converge (NaN) never leads."""
+    return int(np.argmax(np.nan_to_num(rewards, nan=-1.0)))
+
+
 def _best(policy: str, label: str, nodes: Sequence[Node], trained: int) -> Result:
-    """The first of the nodes with the highest reward; one that did not converge never leads."""
-    rewards = np.array([node.reward for node in nodes])
-    leader = nodes[int(np.argmax(np.nan_to_num(rewards, nan=-1.0)))]
-    accs = np.array([node.acc for node in nodes])
-    return Result(policy, label, leader, rewards, accs, tuple(n.schedule for n in nodes), trained)
+    """The result of having tried these nodes: the leader by validation, and all of them."""
+    rewards, accs = (
+        np.array([getattr(node, kind) for node in nodes]) for kind in ("reward", "acc")
+    )
+    schedules = tuple(node.schedule for node in nodes)
+    return Result(policy, label, nodes[leader(rewards)], rewards, accs, schedules, trained)
 
 
 # -- following a policy ----------------------------------------------------------------------------
 
 
+def follow(
+    tree: ScheduleTree | CompleteTree,
+    policy: Policy,
+    draws: Callable[[int], np.random.Generator] | None = None,
+    fit: Callable[[Composition], Composition] | None = None,
+) -> Node:
+    """Walk to a leaf, asking the policy for the composition at every task.
+
+    draws: the random numbers of the decision with k tasks seen; None takes the policy's own, from the
+        environment's seed.
+    fit: turns a proposal into a composition that the tree has, where it has not all of them.
+    """
+    node = tree.walk()
+    while not node.complete:
+        k = node.depth
+        proposal: Composition = (0,) * k  # a network that has diverged gives nothing to decide by
+        if node.converged:
+            rng = draws(k) if draws else policy.draws(tree.environment.seed, k)
+            proposal = policy.propose(node.val, tree.budget(k), tree.available(k), rng)
+        node = tree.walk((*node.path, fit(proposal) if fit else proposal))
+    return node
+
+
 def run_policy(tree: ScheduleTree, policy: str | Policy | Schedule) -> Result:
-    """Walk to a leaf, asking the policy for the composition at every task."""
+    """The result of one policy, or of one fixed schedule.
+
+    tree: where to walk; tasks that its store lacks are trained.
+    policy: a name such as "ets" or "heur-gd:0.96", a `Policy`, or a `Schedule` for all tasks.
+    """
     before = tree.trained
     if isinstance(policy, Schedule):
         if policy.n_tasks != tree.n_tasks:
             raise ScheduleError(f"a schedule for {policy.n_tasks} tasks, but {tree.n_tasks} tasks")
         return _best("fixed", "Fixed", [tree.walk(policy)], tree.trained - before)
     policy = Policy.load(policy)
-    node = tree.walk()
-    while not node.complete:
-        k = node.depth
-        if not node.converged:
-            proposal: Composition = (0,) * k  # no accuracies to go by; the rest is NaN anyway
-        elif tree.environment.method == "joint":
-            proposal = (0,) * k
-        else:
-            draws = policy.draws(tree.environment.seed, k)
-            proposal = policy.propose(node.val, tree.budget(k), tree.available(k), draws)
-        node = tree.walk((*node.path, proposal))
-    return _best(policy.name, policy.label, [node], tree.trained - before)
+    return _best(policy.name, policy.label, [follow(tree, policy)], tree.trained - before)
 
 
 def random_best(tree: ScheduleTree, iterations: int = 100, progress: bool = False) -> Result:
-    """The best by validation of so many random schedules: what the search has to beat."""
+    """The best by validation of some random schedules: what a search has to beat.
+
+    tree: where to walk. iterations: how many schedules are drawn. progress: show a bar.
+    """
     if iterations < 1:
         raise ValueError(f"Random-best needs at least one schedule, got {iterations}")
     before = tree.trained
@@ -123,23 +148,14 @@ def random_best(tree: ScheduleTree, iterations: int = 100, progress: bool = Fals
     return _best("random-best", "Random-best", nodes, tree.trained - before)
 
 
-def search_tau(
-    trees: Sequence[ScheduleTree], name: str, grid: Sequence[float]
-) -> tuple[float, dict[float, float]]:
-    """The threshold with the highest mean validation reward over the trees (first wins a tie)."""
-    scores = {
-        tau: float(np.mean([run_policy(tree, f"{name}:{tau}").reward for tree in trees]))
-        for tau in grid
-    }
-    # A threshold whose runs did not converge has the score NaN, and never wins.
-    return max(scores, key=lambda tau: np.nan_to_num(scores[tau], nan=-1.0)), scores
-
-
 # -- breadth-first search --------------------------------------------------------------------------
 
 
 def bfs(tree: ScheduleTree, progress: bool = False) -> Result:
-    """Every schedule of the action space. For 5 tasks 1,050; beyond 6 tasks it is refused."""
+    """The best by validation of every schedule in the action space: 1,050 for 5 tasks.
+
+    tree: where to walk; more than 200,000 schedules (7 tasks) are refused. progress: show a bar.
+    """
     n_leaves = math.prod(n_actions(k) for k in range(1, tree.n_tasks))
     if n_leaves > 200_000:
         raise ValueError(f"BFS would train {n_leaves:,} schedules for {tree.n_tasks} tasks")
@@ -175,8 +191,10 @@ def mcts(
 ) -> Result:
     """Monte Carlo tree search for a schedule (paper Section 3.2 and Appendix A.1).
 
-    `on_rollout` hears of every rollout: its number from 0, its leaf, and how many compositions of
-    the way there the search chose itself (the rest was drawn).
+    tree: where to walk; its environment's seed also seeds the search unless `seed` is given.
+    iterations: rollouts, each of which walks one schedule to its end. progress: show a bar.
+    on_rollout: called after every rollout with its number from 0, its leaf, and how many compositions
+        of the path the search chose itself (the rest was drawn).
     """
     if iterations < 1:
         raise ValueError(f"MCTS needs at least one rollout, got {iterations}")

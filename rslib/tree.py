@@ -41,7 +41,7 @@ RAM_LIMIT = 256 * 2**20  # bytes of snapshots a tree holds in memory
 class Node:
     """The network after some tasks: what it was given to replay, and how well it does."""
 
-    environment: Environment
+    environment: Any  # an Environment, or the complete tree that the node belongs to
     path: Path
     val: np.ndarray  # (t+1, T) validation accuracies; row 0 (untrained) and unseen tasks are NaN
     test: np.ndarray  # (t+1, T) test accuracies; row 0 is the untrained network
@@ -63,7 +63,8 @@ class Node:
 
     @property
     def converged(self) -> bool:
-        return not np.isnan(self.test).any()
+        """Whether there is a network: one that has diverged answers NaN from then on."""
+        return not np.isnan(self.test[-1, : self.depth]).any()
 
     @property
     def schedule(self) -> Schedule:
@@ -155,13 +156,10 @@ class ScheduleTree:
 
     def counts(self, proportions: Iterable, k: int) -> Composition:
         """A composition from shares of the k tasks seen, as this environment rounds and caps it."""
-        budget = 0 if self.environment.method == "joint" else self.budget(k)
-        return counts(list(proportions), budget, self.available(k))
+        return counts(list(proportions), self.budget(k), self.available(k))
 
     def compositions(self, k: int) -> list[Composition]:
         """The distinct children of a node with k tasks seen (for k small enough to list)."""
-        if self.environment.method == "joint":
-            return [(0,) * k]
         if k not in self._children:
             self._children[k] = compositions(k, self.budget(k), self.available(k))
         return list(self._children[k])
@@ -192,8 +190,6 @@ class ScheduleTree:
         if len(path) > self.n_tasks - 1:
             raise ScheduleError(f"{len(path)} compositions, but only {self.n_tasks} tasks")
         for k, composition in enumerate(path, start=1):
-            if self.environment.method == "joint" and any(composition):
-                raise ScheduleError("joint training replays nothing: its compositions are zero")
             if sum(composition) > self.budget(k):
                 raise ScheduleError(
                     f"composition {k} {composition} asks for {sum(composition)} samples; "

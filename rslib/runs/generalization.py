@@ -1,9 +1,9 @@
 """Do learned scheduling policies generalise? The New Task Order and New Dataset experiments.
 
-`run` trains DQN and A2C on tables, chooses the heuristics' thresholds on the training environments
-and scores everything in the test environments; `run_live` first trains the schedule trees (the
-embedded data in minutes). Policies are saved one by one, so a killed run goes on where it was.
-`python -m rslib.generalization --help` is the same on the command line. Scoring is `rslib.scoring`.
+`plan` says which environments policies are trained and tested in, `load_trees` or `train_trees` gets
+their schedule trees (from table files such as the authors', or trained here), and `run` trains DQN and
+A2C, chooses the heuristics' thresholds on the training environments and scores everything in the test
+environments. Policies are saved one by one, so a killed run goes on where it was.
 """
 
 from __future__ import annotations
@@ -12,34 +12,234 @@ import contextlib
 import hashlib
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from rslib import data, presets, presets_rl
-from rslib.complete_tree import Table
-from rslib.env_tables import from_tree, policy_environment
-from rslib.files import REPOSITORY
+from rslib import files, presets
+from rslib.complete_tree import CompleteTree, complete, load_tables
+from rslib.environment import Environment
 from rslib.policies import Policy, a2c, dqn
 from rslib.policies.learned import LearnedPolicy
 from rslib.runs import scoring
 from rslib.runs.workers import in_processes
+from rslib.store import Store
 from rslib.tree import NotTrained, ScheduleTree
 
-AGENTS = {"dqn": dqn.train, "a2c": a2c.train}
+AGENTS = {"dqn": (dqn.train, dqn.DQNArgs), "a2c": (a2c.train, a2c.A2CArgs)}
+MOST_TASKS = 6  # 132,300 schedules; seven tasks have 61 million
+
+Place = tuple[str, int]  # an environment: its dataset and its number
+
+
+# -- which environments ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Agent:
-    """What to train: "dqn" or "a2c", with its arguments, on these environments."""
+class Experiment:
+    """Where policies are trained and tested, and with which arguments."""
 
-    name: str
-    args: dqn.DQNArgs | a2c.A2CArgs
-    tables: Sequence[Table]
+    name: str  # "new_task_order" or "new_dataset"
+    dataset: str  # tested on
+    agents: dict[str, Any]  # arguments by agent
+    train: dict[str, list[Place]]  # training environments by agent
+    test: list[Place]
+    n_tau: int  # environments on which the heuristics' thresholds are chosen
+    n_seeds: int  # policies per agent
+    profile: str = "paper"
+
+    @property
+    def longest(self) -> list[Place]:
+        """The longest list of training environments: thresholds are chosen on its first ones."""
+        return max(self.train.values(), key=len)
+
+    @property
+    def places(self) -> list[Place]:
+        """Every environment that is needed."""
+        return sorted(
+            {place for places in self.train.values() for place in places} | set(self.test)
+        )
+
+
+def plan(
+    name: str,
+    dataset: str,
+    profile: str = "paper",
+    train: Sequence[int] | None = None,
+    test: Sequence[int] | None = None,
+    train_datasets: Sequence[str] | None = None,
+    n_train: int | None = None,
+    n_test: int = 10,
+    n_seeds: int = 5,
+    agents: Sequence[str] = tuple(AGENTS),
+) -> Experiment:
+    """The environments of an experiment as the paper lists them, or as they are given.
+
+    train, test: numbers of environments; None takes the paper's (the first `n_train` of them, or as
+        many as each agent's table says; the first `n_test`).
+    train_datasets: for New Dataset; None takes the paper's two.
+    """
+    settings = {agent: presets.agent_settings(agent, name, dataset, profile) for agent in agents}
+    lists = {}
+    for agent, (n, _) in settings.items():
+        if train is None and train_datasets is None:
+            lists[agent] = presets.training_environments(name, dataset, n_train or n)
+        else:
+            on = sorted(train_datasets or [dataset])  # the place decides an environment's draws
+            numbers = train or presets.TRAIN_SEEDS[: (n_train or n) // len(on)]
+            lists[agent] = [(d, number) for d in on for number in sorted(numbers)]
+    held_out = [(dataset, number) for number in test or presets.TEST_SEEDS[name][:n_test]]
+    both = sorted(set(held_out) & {place for places in lists.values() for place in places})
+    if both:
+        raise ValueError(f"environments are both trained and tested on: {both}")
+    arguments = {agent: AGENTS[agent][1](**changes) for agent, (_, changes) in settings.items()}
+    n_tau = presets.TAU_ENVIRONMENTS.get((name, dataset), presets.TAU_ENVIRONMENTS_DEFAULT)
+    return Experiment(name, dataset, arguments, lists, held_out, n_tau, n_seeds, profile)
+
+
+# -- their trees -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Complete trees by environment, and live trees where compositions in between can be trained."""
+
+    complete: dict[Place, CompleteTree]
+    live: dict[Place, ScheduleTree] = field(default_factory=dict)
+    source: str = "trained here"
+
+    def __getitem__(self, place: Place) -> scoring.Tree:
+        return self.live.get(place) or self.complete[place]
+
+
+def load_trees(paths: Iterable[str | Path], memory_size: int = 10) -> Trees:
+    """The complete trees in table files; their datasets by the names of `rslib.data`."""
+    paths = [Path(path) for path in paths]
+    found = [tree for path in paths for tree in load_tables(path, memory_size)]
+    return Trees(
+        {(tree.dataset.lower(), tree.seed): tree for tree in found},
+        source=", ".join(path.name for path in paths),
+    )
+
+
+def policy_environment(dataset: str, number: int, n_tasks: int | None = None) -> Environment:
+    """An environment of policy learning: its own weights and its own order of classes."""
+    permuted = presets.preset(dataset, "rl").permuted  # there all tasks have all classes
+    order = 0 if permuted else number
+    return Environment(dataset, number, class_order_seed=order, n_tasks=n_tasks, setting="rl")
+
+
+def train_trees(
+    places: Sequence[Place], store: Store, n_tasks: int | None = None, workers: int = 1
+) -> Trees:
+    """The schedule trees of these environments, trained where the store lacks them.
+
+    Killed and started again, it goes on: finished nodes are rows of the store.
+    """
+    environments = [policy_environment(dataset, n, n_tasks) for dataset, n in places]
+    for environment in environments:
+        if (environment.n_tasks or 0) > MOST_TASKS:
+            raise ValueError(
+                f"{environment.dataset}: policies are learned on whole schedule trees, and those of "
+                f"more than {MOST_TASKS} tasks are too large"
+            )
+    found: dict[int, CompleteTree] = {}
+    for i, environment in enumerate(
+        environments
+    ):  # looked up here: a process takes longer to start
+        with contextlib.suppress(NotTrained):
+            found[i] = _complete(environment, store, frozen=True)
+    left = [i for i in range(len(environments)) if i not in found]
+    jobs = [(environments[i], store) for i in left]
+    found |= zip(left, in_processes(_complete, jobs, workers, "trees"), strict=True)
+    live = [ScheduleTree(environment, store) for environment in environments]
+    whole = [found[i] for i in range(len(environments))]
+    return Trees(dict(zip(places, whole, strict=True)), dict(zip(places, live, strict=True)))
+
+
+def _complete(environment: Environment, store: Store, frozen: bool = False) -> CompleteTree:
+    """Every schedule of a tree, and what the heuristics want beyond the action space."""
+    tree = ScheduleTree(environment, store, frozen=frozen)
+    whole = complete(tree)
+    for rule in scoring.HEURISTICS:
+        for tau in presets.TAU_GRID:
+            scoring.follow(tree, Policy.load(f"{rule}:{tau}"))
+    return whole
+
+
+# -- training policies -----------------------------------------------------------------------------
+
+
+def train_policy(
+    agent: str,
+    args: Any,
+    trees: Sequence[CompleteTree],
+    seed: int,
+    path: Path,
+    progress: bool = True,
+) -> Path:
+    """Train one policy and save it with its learning curve; a saved one is kept."""
+    if not _is_trained(agent, args, trees, seed, path):
+        policy, curve = AGENTS[agent][0](trees, args, seed, progress)
+        files.write_atomically(path.with_suffix(".json"), json.dumps(curve, indent=1).encode())
+        policy.config["tables"] = _digest(trees)
+        policy.save(path)  # last: a policy on disk is a finished one
+    return path
+
+
+def _is_trained(
+    agent: str, args: Any, trees: Sequence[CompleteTree], seed: int, path: Path
+) -> bool:
+    """Whether the file is a policy with these arguments on these trees. (Logging moves nothing.)"""
+    if not path.exists():
+        return False
+    config = LearnedPolicy.from_file(path).config
+    same = {
+        "agent": agent,
+        "seed": seed,
+        "environments": [[t.dataset, t.seed] for t in trees],
+        "memory_size": trees[0].memory_size,
+        "tables": _digest(trees),
+    }
+    # With defaults filled in: an argument that came later does not train old policies again.
+    given = asdict(AGENTS[agent][1]()) | config.get("arguments", {}) | {"log_every": args.log_every}
+    return given == asdict(args) and all(config.get(name) == value for name, value in same.items())
+
+
+def _digest(trees: Sequence[CompleteTree]) -> str:
+    """What the policy saw: trees trained anew with another torch or other data are other trees."""
+    digest = hashlib.sha256()
+    for tree in trees:
+        digest.update(np.ascontiguousarray(tree.val).tobytes())
+    return digest.hexdigest()
+
+
+def train_policies(
+    experiment: Experiment, trees: Trees, folder: Path, workers: int = 1
+) -> tuple[dict[str, list[LearnedPolicy]], pd.DataFrame]:
+    """The policies of every agent by label, one per policy seed, with all learning curves."""
+    jobs = []
+    for agent, args in experiment.agents.items():
+        mine = [trees.complete[place] for place in experiment.train[agent]]
+        for seed in range(experiment.n_seeds):
+            jobs.append((agent, args, mine, seed, folder / f"{agent}_{seed}.pt"))
+    left = [(*job, workers <= 1) for job in jobs if not _is_trained(*job)]
+    in_processes(train_policy, left, workers, "policies")
+    policies: dict[str, list[LearnedPolicy]] = {}
+    curves = []
+    for *_, seed, path in jobs:
+        policy = LearnedPolicy.from_file(path)
+        policies.setdefault(policy.label, []).append(policy)
+        for point in json.loads(path.with_suffix(".json").read_text()):
+            curves.append({"agent": policy.label, "policy_seed": seed} | point)
+    return policies, pd.DataFrame(curves)
+
+
+# -- experiments -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -51,104 +251,31 @@ class Findings:
     curves: pd.DataFrame  # learning curves: agent, policy_seed, updates, final, seconds, ...
     policies: dict[str, list[LearnedPolicy]]  # by label, one per policy seed
 
-    def summary(self) -> pd.DataFrame:
-        return scoring.summary(self.rows)
-
-    def welch(self) -> pd.DataFrame:
-        return scoring.welch_tests(self.rows)
-
     def _repr_html_(self) -> str:
-        return self.summary().round(2).to_html(na_rep="n/a")
-
-
-# -- training --------------------------------------------------------------------------------------
-
-
-def train_policy(agent: Agent, seed: int, path: str | Path, progress: bool = True) -> Path:
-    """Train one policy and save it with its learning curve; one that is there is kept."""
-    path = Path(path)
-    if _trained(path, agent, seed):
-        return path
-    policy, curve = AGENTS[agent.name](agent.tables, agent.args, seed, progress)  # type: ignore
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".json").write_text(json.dumps(curve, indent=1))
-    policy.config["tables"] = _digest(agent.tables)
-    return policy.save(path)  # last: a policy on disk is a finished one
-
-
-def _trained(path: Path, agent: Agent, seed: int) -> bool:
-    """Is the file a policy with these arguments on these tables? (Logging moves nothing.)"""
-    if not path.exists():
-        return False
-    policy = LearnedPolicy.from_file(path)
-    wanted = {
-        "agent": agent.name,
-        "seed": seed,
-        "arguments": asdict(agent.args),
-        "environments": [[t.dataset, t.seed] for t in agent.tables],
-        "memory_size": agent.tables[0].memory_size,
-        "tables": _digest(agent.tables),
-    }
-    found = {name: policy.config.get(name) for name in wanted}
-    for arguments in (wanted["arguments"], found["arguments"] or {}):
-        arguments.pop("log_every", None)
-    return wanted == found
-
-
-def _digest(tables: Sequence[Table]) -> str:
-    """What the policy saw: trees trained anew with another torch or other data are other trees."""
-    digest = hashlib.sha256()
-    for table in tables:
-        digest.update(np.ascontiguousarray(table.val).tobytes())
-    return digest.hexdigest()
-
-
-def train_policies(
-    agents: Sequence[Agent], n_seeds: int, folder: str | Path, workers: int = 1
-) -> tuple[dict[str, list[LearnedPolicy]], pd.DataFrame]:
-    """n_seeds policies of every agent, by label, with all learning curves."""
-    jobs = [
-        (agent, seed, Path(folder) / f"{agent.name}_{seed}.pt")
-        for agent in agents
-        for seed in range(n_seeds)
-    ]
-    left = [(*job, workers <= 1) for job in jobs if not _trained(job[2], job[0], job[1])]
-    in_processes(train_policy, left, workers, "policies")
-    policies: dict[str, list[LearnedPolicy]] = {}
-    curves = []
-    for _, seed, path in jobs:
-        policy = LearnedPolicy.from_file(path)
-        policies.setdefault(policy.label, []).append(policy)
-        for point in json.loads(path.with_suffix(".json").read_text()):
-            curves.append({"agent": policy.label, "policy_seed": seed} | point)
-    return policies, pd.DataFrame(curves)
-
-
-# -- experiments -----------------------------------------------------------------------------------
+        return scoring.summary(self.rows).round(2).to_html(na_rep="n/a")
 
 
 def run(
-    experiment: str,
-    agents: Sequence[Agent],
-    test: Sequence[Any],
-    tau_sources: Sequence[Any],
-    n_seeds: int = presets_rl.POLICY_SEEDS,
-    folder: str | Path | None = None,
-    workers: int = 1,
-    test_tables: Sequence[Table] | None = None,
+    experiment: Experiment, trees: Trees, folder: str | Path | None = None, workers: int = 1
 ) -> Findings:
-    """Train, choose thresholds, score. `test` and `tau_sources` are tables or live trees; with
-    trees, `test_tables` carries the yardstick. `folder` keeps the policies. Rules combined with ETS
-    choose theirs on the default number of environments, as in the paper."""
+    """Train policies, choose thresholds, score everything in the test environments.
+
+    folder: keeps the policies; None keeps nothing.
+    """
+    missing = [place for place in experiment.places if place not in trees.complete]
+    if missing:
+        raise ValueError(f"environments that the trees lack: {missing}")
     with tempfile.TemporaryDirectory() as temporary:  # policies go through files in any case
-        policies, curves = train_policies(agents, n_seeds, folder or temporary, workers)
-    rows, taus = [], []
-    rows += scoring.score(experiment, test, [Policy.load("random"), Policy.load("ets")], n_seeds)
+        policies, curves = train_policies(experiment, trees, Path(folder or temporary), workers)
+    name, n_seeds = experiment.name, experiment.n_seeds
+    test = [trees[place] for place in experiment.test]
+    rows = scoring.score(name, test, [Policy.load("random"), Policy.load("ets")], n_seeds)
+    taus = []
     for rule in scoring.HEURISTICS:
-        sources = tau_sources
-        if rule.startswith("ets+"):
-            sources = _first_of_each(tau_sources, presets_rl.TAU_ENVIRONMENTS_DEFAULT)
-        tau, means = scoring.choose_tau(rule, sources, presets_rl.TAU_GRID)
+        # Rules combined with ETS choose on the default number of environments, as in the paper.
+        n = presets.TAU_ENVIRONMENTS_DEFAULT if rule.startswith("ets+") else experiment.n_tau
+        choosing = [trees[place] for place in _first_of_each(experiment.longest, n)]
+        tau, means = scoring.choose_tau(rule, choosing, presets.TAU_GRID)
         taus += [
             {"rule": rule, "tau": value, "val": mean, "chosen": value == tau}
             for value, mean in means.items()
@@ -156,103 +283,26 @@ def run(
         if tau is None:
             label = Policy.load(f"{rule}:1").label
             reason = "no threshold has a result in every training environment"
-            rows += scoring.not_available(experiment, test, label, n_seeds, reason)
+            rows += scoring.not_available(name, test, label, n_seeds, reason)
         else:
-            rows += scoring.score(experiment, test, [Policy.load(f"{rule}:{tau}")], n_seeds)
-    rows += scoring.score(experiment, test, list(policies.values()), n_seeds)
-    tables = test if test_tables is None else test_tables
-    training = list({(t.dataset, t.seed): t for agent in agents for t in agent.tables}.values())
-    rows += scoring.yardstick(experiment, tables, training or list(tau_sources), n_seeds)
+            rows += scoring.score(name, test, [Policy.load(f"{rule}:{tau}")], n_seeds)
+    rows += scoring.score(name, test, list(policies.values()), n_seeds)
+    trained_on = dict.fromkeys(place for places in experiment.train.values() for place in places)
+    rows += scoring.references(
+        name,
+        [trees.complete[place] for place in experiment.test],
+        [trees.complete[place] for place in trained_on],
+        n_seeds,
+    )
     frame = pd.DataFrame(rows, columns=pd.Index(scoring.COLUMNS))
     return Findings(frame, pd.DataFrame(taus), curves, policies)
 
 
-def first_of_each(pairs: Sequence[tuple[str, int]], n: int) -> list[tuple[str, int]]:
+def _first_of_each(places: Sequence[Place], n: int) -> list[Place]:
     """The first of every dataset's environments, n in all: where thresholds are chosen."""
-    names = list(dict.fromkeys(name for name, _ in pairs))
-    mine = {name: [pair for pair in pairs if pair[0] == name] for name in names}
-    return [pair for name in names for pair in mine[name][: n // len(names)]]
-
-
-def _first_of_each(sources: Sequence[Any], n: int) -> list[Any]:
-    about = {(s.environment.dataset, s.environment.seed): s for s in sources}
-    return [about[pair] for pair in first_of_each(list(about), n)]
-
-
-def prepare(environment: Any, store: Any, frozen: bool = False) -> Table:
-    """Every schedule of a tree, and what the heuristics want beyond the action space: afterwards
-    all of it is in the store. One environment per process."""
-    tree = ScheduleTree(environment, store, frozen=frozen)
-    table = from_tree(tree)
-    for rule in scoring.HEURISTICS:
-        for tau in presets_rl.TAU_GRID:
-            scoring.play(tree, Policy.load(f"{rule}:{tau}"))
-    return table
-
-
-def prepare_all(environments: Sequence[Any], store: Any, workers: int) -> list[Table]:
-    """`prepare` for each. What is in the store is looked up here: starting processes for it would
-    take longer than reading it."""
-    found: dict[int, Table] = {}
-    for i, environment in enumerate(environments):
-        with contextlib.suppress(NotTrained):
-            found[i] = prepare(environment, store, frozen=True)
-    left = [i for i in range(len(environments)) if i not in found]
-    jobs = [(environments[i], store) for i in left]
-    found |= zip(left, in_processes(prepare, jobs, workers, "trees"), strict=True)
-    return [found[i] for i in range(len(environments))]
-
-
-def run_live(
-    experiment: str,
-    dataset: str,
-    store: Any,
-    profile: str = "quick",
-    n_tasks: int | None = None,
-    n_train: int | None = None,
-    n_test: int | None = None,
-    n_seeds: int | None = None,
-    folder: str | Path | None = None,
-    workers: int = 1,
-    agents: Sequence[str] = ("dqn", "a2c"),
-) -> Findings:
-    """The whole experiment from live trees: train them, then policies, then score. `n_train` and
-    `n_test` environments and `n_seeds` policy seeds; None takes the profile's."""
-    quick, dataset = profile == "quick", data.canonical(dataset)
-    settings = {
-        name: presets_rl.agent_settings(name, experiment, dataset, profile) for name in agents
-    }
-    lists = {
-        name: presets_rl.training_environments(experiment, dataset, n_train or n)
-        for name, (n, _) in settings.items()
-    }
-    n_test = n_test or (presets_rl.QUICK_TEST if quick else 10)
-    held_out = presets_rl.held_out_environments(experiment, dataset, n_test)
-    wanted = sorted({pair for pairs in lists.values() for pair in pairs} | set(held_out))
-    n_tasks = n_tasks or (presets_rl.QUICK_TASKS if quick else None)
-    if (n_tasks or presets.preset(dataset).n_tasks) > presets_rl.MOST_TASKS:
-        raise ValueError(
-            f"{dataset}: policies are learned on whole schedule trees, and those of more than "
-            f"{presets_rl.MOST_TASKS} tasks are too large"
-        )
-    environments = {(name, seed): policy_environment(name, seed, n_tasks) for name, seed in wanted}
-    built = prepare_all(list(environments.values()), store, workers)
-    tables = dict(zip(environments, built, strict=True))
-    trees = {pair: ScheduleTree(environment, store) for pair, environment in environments.items()}
-    n_tau = presets_rl.TAU_ENVIRONMENTS.get(
-        (experiment, dataset), presets_rl.TAU_ENVIRONMENTS_DEFAULT
-    )
-    longest = max(lists.values(), key=len)
-    return run(
-        experiment,
-        [Agent(name, settings[name][1], [tables[p] for p in lists[name]]) for name in agents],
-        [trees[pair] for pair in held_out],
-        [trees[pair] for pair in first_of_each(longest, n_tau)],
-        n_seeds or (presets_rl.QUICK_POLICY_SEEDS if quick else presets_rl.POLICY_SEEDS),
-        folder,
-        workers,
-        [tables[pair] for pair in held_out],
-    )
+    names = list(dict.fromkeys(name for name, _ in places))
+    mine = {name: [place for place in places if place[0] == name] for name in names}
+    return [place for name in names for place in mine[name][: n // len(names)]]
 
 
 # -- finished experiments in a folder --------------------------------------------------------------
@@ -267,39 +317,54 @@ def training_cost(curves: pd.DataFrame) -> dict[str, dict[str, float]]:
     }
 
 
-def write(result: Findings, folder: Path, settings: Mapping[str, Any]) -> None:
-    """rows.csv and about.json, what `finished` reads, and the tables made from them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    result.rows.to_csv(folder / "rows.csv", index=False)
-    result.summary().to_csv(folder / "summary.csv")
-    result.welch().to_csv(folder / "welch.csv", index=False)
-    result.curves.to_csv(folder / "curves.csv", index=False)
-    about = dict(settings) | {"training": training_cost(result.curves)}
-    (folder / "about.json").write_text(json.dumps(about, indent=1) + "\n")
+def write(experiment: Experiment, trees: Trees, found: Findings, folder: Path) -> None:
+    """Write rows.csv, the tables made from it, and about.json: what `finished` reads."""
+    tables = {
+        "rows": found.rows,
+        "summary": scoring.summary(found.rows).reset_index(),
+        "welch": scoring.welch_tests(found.rows),
+        "curves": found.curves,
+    }
+    for name, frame in tables.items():
+        files.write_atomically(folder / f"{name}.csv", frame.to_csv(index=False).encode())
+    about = {
+        "experiment": experiment.name,
+        "profile": experiment.profile,
+        "tables": [trees.source],
+        "train": {agent: _ranges(places) for agent, places in experiment.train.items()},
+        "test": _ranges(experiment.test),
+        "training": training_cost(found.curves),
+    }
+    files.write_atomically(folder / "about.json", (json.dumps(about, indent=1) + "\n").encode())
 
 
-SHIPPED = REPOSITORY / "results" / "policies"
+def _ranges(places: Sequence[Place]) -> str:
+    """Environments in few words: "mnist 0-9, 20-39"."""
+    parts = []
+    for name in dict.fromkeys(name for name, _ in places):
+        numbers = sorted(number for dataset, number in places if dataset == name)
+        starts = [n for n in numbers if n - 1 not in numbers]
+        ends = [n for n in numbers if n + 1 not in numbers]
+        runs = [f"{a}-{b}" if a < b else f"{a}" for a, b in zip(starts, ends, strict=True)]
+        parts.append(f"{name} {', '.join(runs)}")
+    return " and ".join(parts)
 
 
-def abouts(folder: Path = SHIPPED) -> list[dict[str, Any]]:
-    """What was run in `folder`'s folders: environments, settings, and what training cost."""
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*/about.json"))]
+def facts(folder: Path | None = None) -> list[dict[str, Any]]:
+    """What was run in the experiments of a folder (by default the shipped ones), and its cost."""
+    where = folder or files.REPOSITORY / "results" / "policies"
+    return [json.loads(path.read_text()) for path in sorted(where.glob("*/about.json"))]
 
 
-def finished(folder: Path = SHIPPED) -> list[tuple[str, pd.DataFrame]]:
-    """Every experiment in `folder`'s folders: a sentence that says what was run, and its rows."""
-    rows = [pd.read_csv(path.with_name("rows.csv")) for path in sorted(folder.glob("*/about.json"))]
-    return list(zip(map(_sentence, abouts(folder)), rows, strict=True))
+def finished(folder: Path | None = None) -> list[tuple[str, pd.DataFrame]]:
+    """Every experiment of a folder (by default the shipped ones): a description and its rows."""
+    where = folder or files.REPOSITORY / "results" / "policies"
+    rows = [pd.read_csv(path.with_name("rows.csv")) for path in sorted(where.glob("*/about.json"))]
+    return list(zip(map(_description, facts(where)), rows, strict=True))
 
 
-def _sentence(about: Mapping[str, Any]) -> str:
+def _description(about: Mapping[str, Any]) -> str:
     trained = [f"{agent.upper()} trained on {text}" for agent, text in about["train"].items()]
-    facts = [f"tested on {about['test']}", *trained, f"{about['profile']} settings"]
+    parts = [f"tested on {about['test']}", *trained, f"{about['profile']} settings"]
     what = about["experiment"].replace("_", " ").capitalize()
-    return f"{what}: {'; '.join(facts)}. Environments: {', '.join(about['tables'])}"
-
-
-if __name__ == "__main__":
-    from rslib.runs.generalization_cli import main
-
-    main()
+    return f"{what}: {'; '.join(parts)}. Environments: {', '.join(about['tables'])}"

@@ -1,9 +1,10 @@
-"""Grids of runs: (environment, policy) cells on any `concurrent.futures` executor.
+"""Grids of runs: (environment, policy) cells, their results, and one row of a DataFrame for each.
 
-A cell is one policy or search in one environment; its result is one row of the DataFrame that tables
-and plots take. Cells share everything through the store, so they can run anywhere and in any order:
-serially, in processes (the default: one per core, one thread each), or on a Dask cluster. Interrupting
-keeps what is done; a cell that fails is reported with its parameters and does not lose the others.
+`run` looks every cell up once, trains what the store lacks, and returns `Runs`: the rows that tables and
+figures take, and each cell's whole result on request. Cells share everything through the store, so they
+can run anywhere and in any order: in this process, in processes of our own (the default, one thread
+each), or on a Dask cluster. Interrupting keeps what is done; a cell that fails is reported with its
+parameters and does not lose the others.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import statistics
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -57,30 +58,105 @@ class GridError(RuntimeError):
         self.failed, self.rows = failed, rows
 
 
-def run_cells(
+@dataclass(frozen=True)
+class Runs:
+    """The cells that were requested, a row for each that has a result, and the results themselves."""
+
+    cells: Sequence[Cell]
+    rows: pd.DataFrame
+    _results: Results = field(repr=False)
+
+    def __getitem__(self, cell: Cell) -> search.Result:
+        """A cell's whole result: schedules and accuracy matrices, every rollout of a search."""
+        return self._results[cell]
+
+    def of(self, name: str) -> list[search.Result]:
+        """The stored results of a policy or of a label, in the order of the cells."""
+        wanted = [cell for cell in self.cells if name in (cell.policy, cell.label)]
+        return [self[cell] for cell in wanted if cell in self._results]
+
+    def __contains__(self, cell: Cell) -> bool:
+        return cell in self._results
+
+    def __len__(self) -> int:
+        """How many cells have a result."""
+        return len(self.rows)
+
+
+class Results:
+    """Results from a store, never trained; cells of one environment share its tree, read once."""
+
+    def __init__(self, store: Store):
+        self.store = store
+        self._trees: dict[Environment, ScheduleTree] = {}
+        self._found: dict[Cell, search.Result] = {}
+
+    def __getitem__(self, cell: Cell) -> search.Result:
+        """The result of a cell; raises NotTrained if the store lacks any part of it."""
+        if cell not in self._found:
+            environment = cell.environment
+            if environment not in self._trees:
+                self._trees[environment] = ScheduleTree(environment, self.store, frozen=True)
+            tree = self._trees[environment]
+            tree.walk()  # raises here if nothing is stored, before a search has made any plans
+            try:
+                self._found[cell] = search.run(tree, cell.policy, cell.rollouts)
+            except data.DataError as error:  # own rows, but their data are gone
+                raise NotTrained(str(error)) from None
+        return self._found[cell]
+
+    def __contains__(self, cell: Cell) -> bool:
+        try:
+            return self[cell] is not None
+        except NotTrained:
+            return False
+
+    def forget(self, environment: Environment) -> None:
+        """Read an environment's rows anew next time: workers have stored more."""
+        self._trees.pop(environment, None)
+
+
+def lookup(cells: Iterable[Cell], store: Store | None = None) -> Runs:
+    """The runs whose results are stored; nothing is trained."""
+    cells, results = list(cells), Results(store or Store())
+    rows = [row(cell, results[cell]) for cell in cells if cell in results]
+    return Runs(cells, pd.DataFrame(rows), results)
+
+
+def run(
     cells: Iterable[Cell],
-    store: Store | None = None,
     n_jobs: int | None = None,
+    train: bool = True,
+    store: Store | None = None,
     executor: Any = None,
     progress: bool = True,
     strict: bool = True,
-) -> pd.DataFrame:
-    """Run the cells and return one row each, in the cells' order.
+) -> Runs:
+    """The results of all cells: those stored are looked up, the others trained.
 
-    `executor`: anything with `submit` (a `concurrent.futures` executor or a Dask client); by default
-    the cluster at `$RSLIB_CLUSTER`, else `n_jobs` processes (one per core), else this process.
-    `strict=False` returns the rows there are instead of raising when a cell fails.
+    n_jobs: processes; None is one per core.
+    train: False returns what is stored, and raises if that is nothing.
+    executor: anything with `submit` (a `concurrent.futures` executor or a Dask client); by default
+        the cluster at `$RSLIB_CLUSTER`, else processes of our own, else this process.
+    strict: False reports cells that fail, and returns the rows of the others.
     """
-    cells = list(cells)
-    store = store or Store()
-    failed: list[tuple[Cell, str]] = []
-    # What is there already needs no worker: starting one takes longer than looking it up.
-    rows = _known(cells, store)
-    # Longest first (it sorts stably): a BFS that starts last would leave the other cores idle.
+    cells, results = list(cells), Results(store or Store())
+    rows = _stored_rows(cells, results)
+    if not train:
+        if not rows:
+            raise NotTrained(
+                f"No stored results for these {len(cells)} runs. Set train=True to run them"
+            )
+        print(f"{len(rows)} of {len(cells)} runs are stored; nothing is trained.")
+        return Runs(cells, pd.DataFrame([rows[i] for i in sorted(rows)]), results)
     left = [i for i in range(len(cells)) if i not in rows]
+    if progress:
+        print(forecast([cells[i] for i in left], n_jobs or 1))
+    # Longest first (it sorts stably): a BFS that starts last would leave the other cores idle.
     order = sorted(left, key=lambda i: -_trainings(cells[i]))
+    failed: list[tuple[Cell, str]] = []
     with executor_for(executor, n_jobs, len(order)) as pool:
-        jobs = {pool.submit(run_cell, cells[i], store): i for i in order}
+        jobs = {pool.submit(run_cell, cells[i], results.store): i for i in order}
         try:
             done = tqdm(finished(jobs), "cells", len(order), disable=not progress or not order)
             for job in done:
@@ -99,96 +175,104 @@ def run_cells(
             if executor is None:
                 stop_workers(pool)
             print(f"interrupted: {len(rows)} of {len(cells)} cells are done and kept")
+    for i in order:
+        results.forget(cells[i].environment)
     frame = pd.DataFrame([rows[i] for i in sorted(rows)])
     if failed and strict:
         raise GridError(failed, frame)
     for cell, reason in failed:
         print(f"failed: {cell}: {reason}")
-    return frame
+    return Runs(cells, frame, results)
 
 
-def _known(cells: list[Cell], store: Store) -> dict[int, dict[str, Any]]:
-    """The rows, by number, of the cells that need no training; trouble is left to the workers."""
+def _stored_rows(cells: list[Cell], results: Results) -> dict[int, dict[str, Any]]:
+    """The rows, by number, of the cells that need no training.
+
+    Looked up here: starting a worker takes longer. A cell in trouble is left to the workers, which
+    report it with its parameters.
+    """
     found = {}
-    find = _finder(store)
     for i, cell in enumerate(cells):
         start = time.perf_counter()
         try:
-            found[i] = row(cell, find(cell))
+            found[i] = row(cell, results[cell])
         except Exception:
             continue
         found[i]["seconds"] = time.perf_counter() - start
     return found
 
 
-def look_up(cells: Iterable[Cell], store: Store | None = None) -> pd.DataFrame:
-    """The rows of those cells whose results are all there; nothing is trained."""
-    find = _finder(store or Store())
-    found = []
-    for cell in cells:
-        try:
-            found.append(row(cell, find(cell)))
-        except NotTrained:
-            continue
-    return pd.DataFrame(found)
+# -- one cell --------------------------------------------------------------------------------------
 
 
-def rows_of(
-    cells: Iterable[Cell], n_jobs: int | None = None, train: bool = True, store: Store | None = None
-) -> pd.DataFrame:
-    """The rows of a notebook's grid, after saying how long that takes; or, with `train=False`, only
-    those that are there, after saying how many that is."""
-    cells, store = list(cells), store or Store()
-    if train:
-        print(forecast(cells, store, n_jobs or 1))
-        return run_cells(cells, store, n_jobs)
-    found = look_up(cells, store)
-    if not len(found):
-        raise NotTrained(f"none of the {len(cells)} runs is there, and nothing was to be trained")
-    print(f"{len(found)} of {len(cells)} runs are there; nothing is trained.")
-    return found
+def run_cell(cell: Cell, store: Store) -> dict[str, Any]:
+    """One row. Runs in a worker, which keeps its last trees so that cells of one environment share."""
+    start = time.perf_counter()
+    tree = _tree(cell.environment, store)
+    result = search.run(tree, cell.policy, cell.rollouts)
+    return row(cell, result) | {"seconds": time.perf_counter() - start}
 
 
-def result(cell: Cell, store: Store | None = None) -> search.Result:
-    """A finished cell's whole result: schedules and accuracy matrices, every rollout of a search."""
-    return _finder(store or Store())(cell)
+def row(cell: Cell, result: search.Result) -> dict[str, Any]:
+    """The columns that tables and figures take; accuracies as fractions."""
+    environment = cell.environment
+    return {
+        "dataset": environment.dataset,
+        "scenario": environment.scenario,
+        "selection": environment.selection,
+        "replay": environment.method,
+        "memory_size": environment.memory_size,
+        "samples_per_class": environment.samples_per_class,
+        "n_tasks": environment.n_tasks,
+        "seed": environment.seed,
+        "class_order_seed": environment.class_order_seed,
+        "policy": cell.policy,
+        "label": cell.label or ("Joint" if environment.method == "joint" else result.label),
+        "rollouts": len(result.rewards) if cell.policy in search.SEARCHES else float("nan"),
+        "acc": result.acc,
+        "bwt": result.bwt,
+        "fwt": result.fwt,
+        "reward": result.reward,
+        "converged": result.node.converged,
+        "trained": result.trained,
+        "schedule": result.schedule.to_json(),
+        "subset": environment.subset,
+        "key": environment.key,
+    }
 
 
-def _finder(store: Store) -> Callable[[Cell], search.Result]:
-    """Finds results one after the other; cells of one environment share its tree, read once."""
-    trees: dict[Environment, ScheduleTree] = {}
-
-    def find(cell: Cell) -> search.Result:
-        environment = cell.environment
-        if environment not in trees:
-            trees[environment] = ScheduleTree(environment, store, frozen=True)
-        tree = trees[environment]
-        tree.walk()  # nothing there at all: said before a search has made any plans
-        try:
-            return search.run(tree, cell.policy, cell.rollouts)
-        except data.DataError as error:  # own rows, but their data have gone
-            raise NotTrained(str(error)) from None
-
-    return find
+_of_thread = threading.local()  # neither a learner nor a connection can be shared by threads
 
 
-def forecast(cells: Iterable[Cell], store: Store | None = None, n_jobs: int = 1) -> str:
-    """How long the cells will take: trainings still to be done (at most) times a timed step."""
-    find = _finder(store or Store())
+def _tree(environment: Environment, store: Store) -> ScheduleTree:
+    """This thread's tree of the environment; the key says if a user's file has changed meanwhile."""
+    if not hasattr(_of_thread, "tree"):
+        _of_thread.tree = functools.lru_cache(maxsize=2)(_new_tree)
+    return _of_thread.tree(environment, environment.key, store.folder, store.shipped)
+
+
+def _new_tree(
+    environment: Environment, key: str, folder: Path, shipped: Path | None
+) -> ScheduleTree:
+    return ScheduleTree(environment, Store(folder, shipped))
+
+
+# -- how long it will take -------------------------------------------------------------------------
+
+
+def forecast(cells: Iterable[Cell], n_jobs: int = 1) -> str:
+    """How long these cells will take: their trainings (at most) times a timed step."""
     trainings, seconds = 0.0, 0.0
     cost: dict[tuple, float] = {}
     for cell in cells:
         environment = cell.environment
-        try:
-            find(cell)
-        except NotTrained:
-            kind = (environment.dataset, environment.method, environment.memory_size)
-            if kind not in cost:
-                cost[kind] = _seconds_per_task(environment)
-            n = _trainings(cell)
-            trainings, seconds = trainings + n, seconds + n * cost[kind]
+        kind = (environment.dataset, environment.method, environment.memory_size)
+        if kind not in cost:
+            cost[kind] = _seconds_per_task(environment)
+        n = _trainings(cell)
+        trainings, seconds = trainings + n, seconds + n * cost[kind]
     if not trainings:
-        return "Everything is there already: nothing to train."
+        return "Every result is stored already: nothing to train."
     minutes = seconds / n_jobs / 60
     return f"At most {trainings:,.0f} task trainings to do: about {minutes:.1f} min on {n_jobs} core(s)."
 
@@ -214,66 +298,13 @@ def _seconds_per_task(environment: Environment, n_steps: int = 10) -> float:
     learner = Learner(environment)
     learner.n_learned = 1
     learner.net.train()
-    batches = learner._batches(1, fill(learner.scenario.tasks, [], ()))
-    learner.method.begin(learner, fill(learner.scenario.tasks, [], ()))
+    nothing = fill(learner.scenario.tasks, [], ())
+    learner.method.begin(learner, nothing)
     times = []
-    for batch in islice(batches, n_steps):
+    for batch in islice(learner.batches(1, nothing), n_steps):
         start = time.perf_counter()
         learner.method.step(learner, batch)
         times.append(time.perf_counter() - start)
     per_step = statistics.median(times)  # the first steps warm up
     n = len(learner.scenario.tasks[0].train)
     return per_step * (environment.epochs or 1) * -(-n // (environment.batch_size or 1))
-
-
-def run_cell(cell: Cell, store: Store) -> dict[str, Any]:
-    """One row. Runs in a worker, which keeps its last trees so that cells of one environment share."""
-    start = time.perf_counter()
-    tree = _tree(cell.environment, store)
-    result = search.run(tree, cell.policy, cell.rollouts)
-    return row(cell, result) | {"seconds": time.perf_counter() - start}
-
-
-def row(cell: Cell, result: search.Result) -> dict[str, Any]:
-    """The columns that tables and plots take; accuracies as fractions."""
-    environment = cell.environment
-    ok = result.node.converged
-    return {
-        "dataset": environment.dataset,
-        "scenario": environment.scenario,
-        "selection": environment.selection,
-        "replay": environment.method,
-        "memory_size": environment.memory_size,
-        "samples_per_class": environment.samples_per_class,
-        "n_tasks": environment.n_tasks,
-        "seed": environment.seed,
-        "class_order_seed": environment.class_order_seed,
-        "policy": cell.policy,
-        "label": cell.label or ("Joint" if environment.method == "joint" else result.label),
-        "rollouts": len(result.rewards) if cell.policy in search.SEARCHES else float("nan"),
-        "acc": result.acc,
-        "bwt": result.bwt,
-        "fwt": result.fwt,
-        "reward": result.reward,
-        "converged": ok,
-        "trained": result.trained,
-        "schedule": result.schedule.to_json(),
-        "subset": environment.subset,
-        "key": environment.key,
-    }
-
-
-_of_thread = threading.local()  # neither a learner nor a connection can be shared by threads
-
-
-def _tree(environment: Environment, store: Store) -> ScheduleTree:
-    """This thread's tree of the environment; the key says if a user's file has changed meanwhile."""
-    if not hasattr(_of_thread, "tree"):
-        _of_thread.tree = functools.lru_cache(maxsize=2)(_new_tree)
-    return _of_thread.tree(environment, environment.key, store.folder, store.shipped)
-
-
-def _new_tree(
-    environment: Environment, key: str, folder: Path, shipped: Path | None
-) -> ScheduleTree:
-    return ScheduleTree(environment, Store(folder, shipped))

@@ -17,7 +17,7 @@ import platform
 import subprocess
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,6 @@ import numpy as np
 
 from rslib import data, presets
 from rslib.files import REPOSITORY, in_checkout
-from rslib.runs.profiles import PROFILES, Profile
 from rslib.store.rows import Facts, shipped_facts
 
 if TYPE_CHECKING:
@@ -43,7 +42,64 @@ class ParameterError(ValueError):
     """A notebook parameter that cannot be meant."""
 
 
-class Listing(dict[str, Any]):
+# -- profiles: how much of each experiment is run --------------------------------------------------
+#
+# `smoke` is for tests (seconds per notebook), `quick` the default (every figure and table from embedded
+# data in minutes), `paper` the paper's own settings (but BFS on two of its seeds). A notebook parameter
+# that is given beats its profile.
+
+
+@dataclass(frozen=True)
+class Profile:
+    seeds: tuple[int, ...]
+    rollouts: int
+    bfs_seeds: int  # how many of the seeds also get breadth-first search
+    memory_sizes: int  # how many of the dataset's ladder of memory sizes
+    new_seeds: tuple[int, ...]  # for the transfer of schedules
+    rl: dict[str, int]  # environments, policy seeds and length of agent training in 07
+    n_tasks_rl: int = 5
+    changes: dict[str, dict] = field(default_factory=dict)  # by notebook number: less where slow
+    environment: dict[str, int] = field(
+        default_factory=dict
+    )  # shortens training itself: tests only
+
+
+PROFILES = {
+    "smoke": Profile(
+        seeds=(1, 2),
+        rollouts=3,
+        bfs_seeds=0,
+        memory_sizes=2,
+        new_seeds=(10, 11),
+        rl=dict(train=2, test=2, policy_seeds=2),
+        n_tasks_rl=3,
+        environment=dict(epochs=1, first_epochs=1, hidden=16),
+    ),
+    "quick": Profile(
+        seeds=(1, 2, 3),
+        rollouts=20,
+        bfs_seeds=1,
+        memory_sizes=3,
+        new_seeds=(10, 11, 12),
+        rl=dict(train=6, test=4, policy_seeds=3),
+        n_tasks_rl=4,
+        changes={"03": dict(seeds=(1, 2)), "05": dict(seeds=(1, 2), rollouts=12)},
+    ),
+    "paper": Profile(
+        seeds=(1, 2, 3, 4, 5),
+        rollouts=100,
+        bfs_seeds=2,  # the paper: all; a tree is 1,085 trainings, 45 minutes on Split MNIST
+        memory_sizes=5,
+        new_seeds=(10, 11, 12, 13, 14),
+        rl=dict(train=0, test=10, policy_seeds=5),  # 0: as many as the paper's table says
+    ),
+}
+
+
+# -- the parameters of a notebook ------------------------------------------------------------------
+
+
+class KeyValueTable(dict[str, Any]):
     """Names and values, shown as a table that cuts no fingerprint short."""
 
     def _repr_html_(self) -> str:
@@ -84,18 +140,25 @@ class Parameters:
         given = dict(dataset=dataset, profile=profile_name, n_jobs=self.n_jobs)
         return check(given | {"out_dir": str(self.out_dir)}, notebook or self.notebook)
 
-    def policy_learning(self, experiment: str) -> dict[str, Any]:
-        """The arguments of `generalization.run_live` that follow from the profile."""
-        sizes, paper = self.profile.rl, self.profile_name == "paper"
-        n_quick = self.profile.n_tasks_rl
+    def policy_learning(self) -> dict[str, Any]:
+        """The arguments of `generalization.plan` that follow from the profile."""
+        sizes = self.profile.rl
         return {
-            "profile": "paper" if paper else "quick",
-            "n_tasks": self.preset.n_tasks if paper else min(n_quick, self.preset.n_tasks),
+            "profile": "paper" if self.profile_name == "paper" else "quick",
             "n_train": sizes["train"] or None,
             "n_test": sizes["test"],
             "n_seeds": sizes["policy_seeds"],
-            "folder": self.out_dir / "executed" / "policies" / self.name / experiment,
         }
+
+    @property
+    def n_tasks_rl(self) -> int:
+        """How many tasks the trees of policy learning have: whole trees grow fast."""
+        n = self.preset.n_tasks
+        return n if self.profile_name == "paper" else min(self.profile.n_tasks_rl, n)
+
+    def policy_folder(self, experiment: str) -> Path:
+        """Where the trained policies of an experiment are kept."""
+        return self.out_dir / "executed" / "policies" / self.name / experiment
 
     @property
     def preset(self) -> presets.Preset:
@@ -113,7 +176,7 @@ class Parameters:
         """The dataset as a folder name: figures/<name>/."""
         return Path(self.dataset).stem
 
-    def provenance(self) -> Listing:
+    def provenance(self) -> KeyValueTable:
         """What a stranger needs to get the same numbers again."""
         import torch
 
@@ -131,7 +194,7 @@ class Parameters:
             "seeds": ", ".join(map(str, self.seeds)),
             "profile": self.profile_name,
         }
-        return Listing(facts)
+        return KeyValueTable(facts)
 
     def _tasks(self) -> str:
         """How the classes are cut, and how many are left over."""
@@ -152,7 +215,7 @@ class Parameters:
             "processes": self.n_jobs,
             "figures and tables under": self.out_dir,
         }
-        return Listing(rows)._repr_html_()
+        return KeyValueTable(rows)._repr_html_()
 
 
 # The tiny-memory experiment has an M of its own; everything else the dataset's.
@@ -171,7 +234,7 @@ def check(namespace: Mapping[str, Any], notebook: str, extra: Mapping[str, Any] 
         # what it lacks would be ignored without a word.
         mine = tuple(namespace.get("__annotations__", ())) or (*KNOWN, *extra)
         _refuse_unknown(namespace, mine)
-    given = {name: _meant(namespace.get(name)) for name in KNOWN}
+    given = {name: parse_value(namespace.get(name)) for name in KNOWN}
     profile_name = _one_of("profile", given["profile"] or "quick", tuple(PROFILES))
     profile = PROFILES[profile_name]
     profile = replace(profile, **profile.changes.get(notebook, {}))
@@ -181,7 +244,7 @@ def check(namespace: Mapping[str, Any], notebook: str, extra: Mapping[str, Any] 
     n_jobs = _whole("n_jobs", given["n_jobs"], os.cpu_count() or 1, least=1)
     out_dir = _folder(given["out_dir"])
     for name, wanted in extra.items():
-        _set(namespace, name, _extra(name, _meant(namespace.get(name)), wanted))
+        _set(namespace, name, _extra(name, parse_value(namespace.get(name)), wanted))
     # Last: it may be fetched, and that takes a while. With the paper's settings, shipped results do.
     dataset = _dataset(given["dataset"], dataset_facts if profile_name == "paper" else data.load)
     if data.is_path(dataset) and (n_classes := data.load(dataset).n_classes) < 4:
@@ -216,7 +279,7 @@ def _refuse_unknown(namespace: Mapping[str, Any], known: tuple[str, ...]) -> Non
             raise ParameterError(f"unknown parameter {name!r}.{hint} Allowed: {', '.join(known)}")
 
 
-def _meant(value: Any) -> Any:
+def parse_value(value: Any) -> Any:
     """A string from the command line as the Python value it spells, where it spells one."""
     if not isinstance(value, str):
         return value
@@ -261,6 +324,28 @@ def sizes(value: Any) -> tuple[int, ...] | None:
     if not values:
         raise ParameterError('memory_sizes must be a list such as "[8, 24]", got an empty one')
     return tuple(_whole("every memory size", v, 0, least=1) for v in values)
+
+
+def environment_numbers(value: Any) -> list[int] | None:
+    """A check for `extra`: numbers such as "0-9,20" or a list of them, or None for the paper's."""
+    if value is None or isinstance(value, list | tuple):
+        return (
+            None if value is None else [_whole("every environment", v, 0, least=0) for v in value]
+        )
+    numbers: list[int] = []
+    for part in str(value).split(","):
+        low, dash, high = part.strip().partition("-")
+        if not low.isdigit() or (dash and not high.isdigit()):
+            raise ParameterError(f"environments are written like 0-9,20; got {value!r}")
+        numbers += range(int(low), int(high or low) + 1)
+    if len(set(numbers)) < len(numbers):
+        raise ParameterError(f"environments must be given once each, got {value!r}")
+    return numbers
+
+
+def words(value: Any) -> list[str] | None:
+    """A check for `extra`: names or paths in one string, or None."""
+    return None if value is None else str(value).split()
 
 
 def dataset_names(value: Any) -> list[str] | None:

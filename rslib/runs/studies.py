@@ -1,14 +1,14 @@
-"""The paper's experiments as lists of cells: one function per notebook, and nothing that trains.
+"""The paper's experiments: which policies run in which environments, and the table they belong to.
 
-A study says which policies run in which environments; `experiments.run_cells` runs them, and 09_paper
-asks the store which of them are there. Every study takes the notebook's `Parameters`.
+A `Study` is a figure or table of the paper: the function that lists its cells, the name of the published
+table, what its lines are keyed by, and whom MCTS is tested against. Notebooks, 09_paper and
+REPRODUCIBILITY.md all take it from here. Nothing here trains.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import pandas as pd
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from rslib import data, presets
 from rslib.environment import Environment
@@ -17,37 +17,64 @@ from rslib.runs.grid import Cell
 from rslib.runs.params import Parameters, dataset_facts
 from rslib.schedule import n_actions, path_text
 from rslib.store import Store
-from rslib.tree import NotTrained
 
 SELECTIONS = ("uniform", "kmeans", "kcenter", "mof")
 REPLAY_METHODS = ("hal", "mer", "der", "derpp")
+BASELINES = ("Random", "ETS", "Heur-GD")
 
 
-def heuristic(dataset: str, kind: str = "task") -> str:
-    """Heur-GD with the paper's threshold for this dataset and scenario."""
-    return f"heur-gd:{presets.tau(dataset, 'class' if kind == 'class' else 'task')}"
+@dataclass(frozen=True)
+class Study:
+    """One figure or table of the paper."""
+
+    name: str  # of its files: tables/<dataset>/<name>.tex
+    notebook: str  # "04"
+    place: str  # in the paper: "Table 1, App. C.4"
+    title: str  # of its caption
+    list_cells: Callable[[Parameters], list[Cell]]
+    published: str | None = None  # the paper's table with its numbers
+    row_keys: tuple[str, ...] = ("label",)  # what a line of the table is
+    against: tuple[str, ...] = BASELINES  # whom MCTS is tested against; empty: no tests
+    metrics: tuple[str, ...] = ("acc", "bwt")
+    note: str = ""  # what a reader of the comparison should know
+
+    def cells(self, p: Parameters) -> list[Cell]:
+        """The runs of this study on one dataset, with the profile of the study's own notebook."""
+        mine = p if p.notebook == self.notebook else p.on(p.dataset, p.profile_name, self.notebook)
+        return self.list_cells(mine)
 
 
-def _schedulers(p: Parameters, kind: str = "task") -> list[str]:
-    return ["random", "ets", heuristic(p.dataset, kind), "mcts"]
+# -- the cells of each study -----------------------------------------------------------------------
 
 
-def _cells(environments: list[Environment], policies: list[str], rollouts: int) -> list[Cell]:
-    return [Cell(e, policy, rollouts) for e in environments for policy in policies]
+def _schedulers(p: Parameters, scenario: str = "task") -> list[str]:
+    return ["random", "ets", presets.heuristic(p.dataset, scenario), "mcts"]
 
 
-def _joint(p: Parameters, **changes) -> list[Cell]:
-    return [Cell(p.environment(s, method="joint", **changes), "none") for s in p.seeds]
+def _each(environments: Iterable[Environment], policies: list[str], p: Parameters) -> list[Cell]:
+    """Every policy in every environment."""
+    return [Cell(e, policy, p.rollouts) for e in environments for policy in policies]
+
+
+def _joint(p: Parameters) -> list[Cell]:
+    return [Cell(p.environment(s, method="joint"), "none") for s in p.seeds]
+
+
+def _breadth_first(p: Parameters) -> list[Cell]:
+    """BFS where the tree is small enough to be visited whole."""
+    n = p.environment(p.seeds[0]).n_tasks or 0
+    if n > 5 or n_actions(n - 1) > 35:
+        return []
+    return [Cell(p.environment(s), "bfs") for s in p.seeds[: p.profile.bfs_seeds]]
 
 
 def single_task_replay(p: Parameters) -> list[Cell]:
-    """01, Figure 1: task 1's memory, replayed while learning one later task only."""
+    """Task 1's memory, replayed while learning one later task only."""
     n, M = p.environment(p.seeds[0]).n_tasks or 0, p.memory_size
     cells = []
     for moment in range(2, n + 1):
-        path = tuple(
-            (M if k + 1 == moment else 0, *(0,) * (k - 1)) for k in range(1, n)
-        )  # k tasks seen: replayed while learning task k + 1
+        # With k tasks seen, the memory is replayed while learning task k + 1.
+        path = tuple((M if k + 1 == moment else 0, *(0,) * (k - 1)) for k in range(1, n))
         cells += [
             Cell(p.environment(s), f"schedule:{path_text(path)}", label=f"at task {moment}")
             for s in p.seeds
@@ -56,28 +83,19 @@ def single_task_replay(p: Parameters) -> list[Cell]:
 
 
 def schedule_search(p: Parameters) -> list[Cell]:
-    """02, Appendix C.2, C.3: MCTS beside everything it is compared with."""
-    environments = [p.environment(s) for s in p.seeds]
+    """MCTS beside everything it is compared with."""
     policies = ["none", *_schedulers(p), "random-best"]
-    cells = _cells(environments, policies, p.rollouts) + _joint(p)
-    return cells + breadth_first(p)
+    searches = _each([p.environment(s) for s in p.seeds], policies, p)
+    return searches + _joint(p) + _breadth_first(p)
 
 
-def breadth_first(p: Parameters) -> list[Cell]:
-    """BFS where the tree is small enough to be visited whole."""
-    n = p.environment(p.seeds[0]).n_tasks or 0
-    if n > 5 or n_actions(n - 1) > 35:
-        return []
-    return [Cell(p.environment(s), "bfs") for s in p.seeds[: p.profile.bfs_seeds]]
-
-
-def memory_size(p: Parameters, sizes: tuple[int, ...], kinds: tuple[str, ...]) -> list[Cell]:
-    """03, Figure 3: ACC over memory sizes in Task-IL (or Domain-IL) and Class-IL."""
+def memory_sizes(p: Parameters, sizes: Sequence[int] = ()) -> list[Cell]:
+    """The schedulers over memory sizes (by default the ladder) in every scenario of the dataset."""
     cells = []
-    for kind in kinds:
-        for M in sizes:
-            environments = [p.environment(s, memory_size=M, scenario=kind) for s in p.seeds]
-            cells += _cells(environments, _schedulers(p, kind), p.rollouts)
+    for scenario in scenarios(p):
+        for M in sizes or memory_ladder(p):
+            environments = [p.environment(s, memory_size=M, scenario=scenario) for s in p.seeds]
+            cells += _each(environments, _schedulers(p, scenario), p)
     return cells
 
 
@@ -93,31 +111,26 @@ def scenarios(p: Parameters) -> tuple[str, ...]:
     return (p.preset.scenario,) if p.preset.permuted else ("task", "class")
 
 
-def memory_sizes(p: Parameters) -> list[Cell]:
-    """The whole of Figure 3 for a dataset."""
-    return memory_size(p, memory_ladder(p), scenarios(p))
-
-
 def memory_selection(p: Parameters) -> list[Cell]:
-    """04, Table 1: selection methods x schedules, with the Joint and BFS rows."""
-    cells = _joint(p) + breadth_first(p)
+    """Selection methods x schedules, with the Joint and BFS rows."""
+    cells = _joint(p) + _breadth_first(p)
     for selection in SELECTIONS:
         environments = [p.environment(s, selection=selection) for s in p.seeds]
-        cells += _cells(environments, _schedulers(p), p.rollouts)
+        cells += _each(environments, _schedulers(p), p)
     return cells
 
 
 def replay_methods(p: Parameters) -> list[Cell]:
-    """05, Table 2: replay methods x schedules."""
+    """Replay methods x schedules."""
     cells = []
     for method in REPLAY_METHODS:
         environments = [p.environment(s, method=method) for s in p.seeds]
-        cells += _cells(environments, _schedulers(p), p.rollouts)
+        cells += _each(environments, _schedulers(p), p)
     return cells
 
 
 def tiny_memory(p: Parameters) -> list[Cell]:
-    """06, Table 3: one sample per class; MCTS replays M of them, the baselines all."""
+    """One sample per class is kept; MCTS replays M of them, the baselines all."""
     cells = []
     for seed in p.seeds:
         small = p.environment(seed, samples_per_class=1)
@@ -129,67 +142,163 @@ def tiny_memory(p: Parameters) -> list[Cell]:
     return cells
 
 
-def searched(p: Parameters) -> list[Cell]:
-    """08, first half: the schedules to transfer are MCTS's own, one per seed."""
+def schedulers(p: Parameters) -> list[Cell]:
+    """The four schedulers with uniform selection."""
+    return _each([p.environment(s) for s in p.seeds], _schedulers(p), p)
+
+
+def search_cells(p: Parameters) -> list[Cell]:
+    """The searches whose schedules are transferred: MCTS's own, one per seed."""
     return [Cell(p.environment(s), "mcts", p.rollouts) for s in p.seeds]
 
 
-def transfer(p: Parameters, schedules: dict[int, str]) -> list[Cell]:
-    """08, Appendix C.8: each found schedule (by the seed it was found on) applied to new seeds."""
+def transfer_cells(p: Parameters) -> list[Cell]:
+    """Each found schedule applied to new seeds, beside the baselines there.
+
+    The schedules come from the store; there are no cells until every search is stored.
+    """
+    searches = grid.lookup(search_cells(p))
+    if len(searches) < len(searches.cells):
+        return []
+    found = {cell.environment.seed: searches[cell].schedule for cell in searches.cells}
     cells = []
     for seed in p.profile.new_seeds:
         environment = p.environment(seed)
-        cells += _cells([environment], ["random", "ets", heuristic(p.dataset)], p.rollouts)
+        cells += _each([environment], _schedulers(p)[:-1], p)
         cells += [
-            Cell(environment, f"schedule:{path}", label=f"MCTS Seed {found_on}")
-            for found_on, path in schedules.items()
+            Cell(
+                environment, f"schedule:{path_text(schedule.compositions)}", label=f"MCTS Seed {s}"
+            )
+            for s, schedule in found.items()
         ]
     return cells
 
 
-def transferred(p: Parameters) -> list[Cell]:
-    """The same for the schedules that are in the store; none until every search is there."""
-    try:
-        found = {c.environment.seed: grid.result(c).schedule for c in searched(p)}
-    except NotTrained:
-        return []
-    return transfer(p, {seed: path_text(s.compositions) for seed, s in found.items()})
-
-
 def ets_heuristic(p: Parameters) -> list[Cell]:
-    """08, Appendix C.9: ETS combined with Heur-GD, beside the others."""
+    """ETS combined with Heur-GD, beside the others."""
     combined = f"ets+heur-gd:{presets.tau(p.dataset, 'ets+heur')}"
-    policies = [*_schedulers(p), combined]
-    return _cells([p.environment(s) for s in p.seeds], policies, p.rollouts)
+    return _each([p.environment(s) for s in p.seeds], [*_schedulers(p), combined], p)
+
+
+# -- the studies -----------------------------------------------------------------------------------
+
+_BFS = "BFS on two of the paper's five seeds"
+
+SINGLE_TASK_REPLAY = Study(
+    "single_task_replay",
+    "01",
+    "Figure 1",
+    "One memory of task 1, replayed at one task only",
+    single_task_replay,
+    note="the paper has one run: in numbers below",
+)
+SCHEDULE_SEARCH = Study(
+    "schedule_search",
+    "02",
+    "Figure 4, App. C.2, C.3",
+    "Schedule search",
+    schedule_search,
+    against=(*BASELINES, "Random-best"),
+    metrics=("acc", "bwt", "reward"),
+    note=_BFS,
+)
+MEMORY_SIZE = Study(
+    "memory_size",
+    "03",
+    "Figure 3, App. C.7",
+    "Schedules over memory sizes",
+    memory_sizes,
+    "memory_size_domain_il",
+    ("scenario", "memory_size", "label"),
+    note="the paper prints the numbers of Permuted MNIST only",
+)
+MEMORY_SELECTION = Study(
+    "memory_selection",
+    "04",
+    "Table 1, App. C.4",
+    "Memory selection methods",
+    memory_selection,
+    "memory_selection",
+    ("selection", "label"),
+    note=_BFS,
+)
+FORWARD_TRANSFER = Study(
+    "forward_transfer",
+    "04",
+    "App. C.4",
+    "Forward transfer",
+    schedulers,
+    "forward_transfer",
+    against=(),
+    metrics=("fwt",),
+)
+REPLAY_METHOD = Study(
+    "replay_methods",
+    "05",
+    "Table 2, App. C.5",
+    "Replay methods",
+    replay_methods,
+    "replay_methods",
+    ("replay", "label"),
+    note="methods as published, not as released: expected to differ",
+)
+TINY_MEMORY = Study(
+    "tiny_memory",
+    "06",
+    "Table 3, App. C.6",
+    "One sample per class",
+    tiny_memory,
+    "tiny_memory",
+    against=("Random", "A-GEM", "ER-Ring", "Uniform"),
+)
+SCHEDULE_TRANSFER = Study(
+    "schedule_transfer",
+    "08",
+    "App. C.8",
+    "MCTS schedules applied to new seeds",
+    transfer_cells,
+    "schedule_transfer",
+    against=(),
+    note="our own schedules and draws",
+)
+ETS_HEURISTIC = Study(
+    "ets_heuristic",
+    "08",
+    "App. C.9",
+    "ETS combined with Heur-GD",
+    ets_heuristic,
+    "ets_heuristic",
+    against=(*BASELINES, "ETS+Heur-GD"),
+)
+STUDIES = (
+    SINGLE_TASK_REPLAY,
+    SCHEDULE_SEARCH,
+    MEMORY_SIZE,
+    MEMORY_SELECTION,
+    FORWARD_TRANSFER,
+    REPLAY_METHOD,
+    TINY_MEMORY,
+    SCHEDULE_TRANSFER,
+    ETS_HEURISTIC,
+)
 
 
 # -- all datasets side by side (09_paper) ----------------------------------------------------------
 
-STUDIES = {  # by what the coverage table calls them, which begins with the notebook
-    "01 single task": single_task_replay,
-    "02 search": schedule_search,
-    "03 memory sizes": memory_sizes,
-    "04 selection": memory_selection,
-    "05 methods": replay_methods,
-    "06 tiny memory": tiny_memory,
-    "08 transfer": transferred,
-    "08 ETS+heuristic": ets_heuristic,
-}
 
+def each_dataset(p: Parameters, names: Sequence[str] | None = None) -> list[Parameters]:
+    """The parameters for every dataset named, or for every one that has stored rows.
 
-def each_dataset(p: Parameters, names: Sequence[str] | None) -> list[Parameters]:
-    """The parameters for every dataset named, or every one there are rows of.
-
-    The paper's datasets are asked for with the paper's profile, others with the notebook's.
+    The paper's datasets are looked up with the paper's profile, others with the notebook's.
     """
     if names is None:
-        known = list(presets.PAPER | presets.EMBEDDED)
         stored = {str(spec["dataset"]) for spec in Store().environments().values()}
-        names = [name for name in known if name in stored and _at_hand(name)]
+        known = list(presets.PAPER | presets.EMBEDDED)
+        names = [name for name in known if name in stored and _has_facts(name)]
     return [p.on(name, "paper" if name in presets.PAPER else p.profile_name) for name in names]
 
 
-def _at_hand(name: str) -> bool:
+def _has_facts(name: str) -> bool:
     try:
         dataset_facts(name)
     except data.DataError:
@@ -197,33 +306,6 @@ def _at_hand(name: str) -> bool:
     return True
 
 
-def there(study: Callable[[Parameters], list[Cell]], datasets: list[Parameters]) -> pd.DataFrame:
-    """The rows of a study that are in the store, over datasets; nothing is trained."""
-    frames = [grid.look_up(asked(study, q)) for q in datasets]
-    frames = [frame for frame in frames if len(frame)]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-
-
-def asked(study: Callable[[Parameters], list[Cell]], q: Parameters) -> list[Cell]:
-    """The study's cells for a dataset, with the profile of the study's own notebook."""
-    number = next(name[:2] for name, known in STUDIES.items() if known is study)
-    return study(q.on(q.dataset, q.profile_name, number))
-
-
-def coverage(datasets: list[Parameters]) -> pd.DataFrame:
-    """How many of the asked-for runs there are, per study and dataset."""
-    found = {}
-    for q in datasets:
-        column = {}
-        for name, study in STUDIES.items():
-            cells = asked(study, q)
-            column[name] = f"{len(grid.look_up(cells))} of {len(cells)}"
-        found[q.title] = column
-    return pd.DataFrame(found)
-
-
-def progress(q: Parameters, notebook: str) -> tuple[int, int]:
-    """How many of a notebook's runs on this dataset are in the store, and of how many."""
-    mine = [study for name, study in STUDIES.items() if name.startswith(notebook)]
-    cells = [cell for study in mine for cell in asked(study, q)]
-    return len(grid.look_up(cells)), len(cells)
+def stored(study: Study, datasets: Sequence[Parameters]) -> grid.Runs:
+    """The stored runs of a study over datasets; nothing is trained."""
+    return grid.lookup([cell for q in datasets for cell in study.cells(q)])

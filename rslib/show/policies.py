@@ -1,0 +1,56 @@
+"""Tables 4 and 5: how learned policies rank, as a table with the paper's values and in a sentence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from rslib.runs import scoring
+from rslib.show import published
+from rslib.show.tables import plus_minus
+from rslib.show.verdicts import Markdown
+
+
+def policy_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """`scoring.summary` as a table is read, with the paper's values where it has this dataset.
+
+    A star: some composition is not in the table; the nearest one was used.
+    """
+    experiment, dataset = (str(rows[name].iloc[0]) for name in ("experiment", "dataset"))
+    lines = []
+    for line in scoring.summary(rows).reset_index().to_dict("records"):
+        theirs = {
+            metric: published.published(
+                f"policy_{experiment}_10_methods", dataset, "", line["label"], metric
+            )
+            for metric in ("rank", "acc")
+        }
+        rank, acc = (found.mean_percent if found else np.nan for found in theirs.values())
+        gap = f"{line['gap_closed']:.2f} [{line['gap_low']:.2f}, {line['gap_high']:.2f}]"
+        known = not line["missing"]
+        lines.append(
+            {
+                "Method": line["label"] + (" *" if line["n_nearest"] else ""),
+                "Rank": plus_minus(line["rank"]),
+                "ACC (%)": plus_minus(line["acc"], line["acc_std"]) if known else "n/a",
+                "BWT (%)": plus_minus(line["bwt"], line["bwt_std"]) if known else "-",
+                "Gap closed": gap if known else "-",
+                "Paper: rank": plus_minus(rank),
+                "Paper: ACC (%)": plus_minus(acc),
+            }
+        )
+    frame = pd.DataFrame(lines)
+    return frame.loc[:, [c for c in frame if not c.startswith("Paper") or set(frame[c]) != {"-"}]]
+
+
+def policy_text(rows: pd.DataFrame) -> Markdown:
+    """Who ranks where, and how much of the gap to the oracle each learned policy closes."""
+    experiment = str(rows["experiment"].iloc[0]).replace("_", " ")
+    ranks = sorted(scoring.average_ranks(rows).items(), key=lambda item: item[1])
+    order = ", ".join(f"{label} {rank:.2f}" for label, rank in ranks[:4])
+    closed = []
+    for label in (label for label in scoring.LEARNED if label in set(rows["label"])):
+        gap = scoring.gap_closed(rows, label)
+        share = f"{gap.value:.0%} [{gap.low:.0%}, {gap.high:.0%}]" if gap.reason is None else "n/a"
+        closed.append(f"{label} closes {share} of the gap from the mean schedule to the oracle")
+    return Markdown(f"- {experiment}: best ranks {order}. " + "; ".join(closed) + ".")
