@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rslib import data, presets, presets_rl
+from rslib import data, presets
 from rslib.complete_tree import Table
 from rslib.env_tables import from_tree, policy_environment
 from rslib.files import REPOSITORY
@@ -31,6 +31,7 @@ from rslib.runs.workers import in_processes
 from rslib.tree import NotTrained, ScheduleTree
 
 AGENTS = {"dqn": dqn.train, "a2c": a2c.train}
+ARGUMENTS = {"dqn": dqn.DQNArgs, "a2c": a2c.A2CArgs}
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def run(
     agents: Sequence[Agent],
     test: Sequence[Any],
     tau_sources: Sequence[Any],
-    n_seeds: int = presets_rl.POLICY_SEEDS,
+    n_seeds: int = presets.POLICY_SEEDS,
     folder: str | Path | None = None,
     workers: int = 1,
     test_tables: Sequence[Table] | None = None,
@@ -147,8 +148,8 @@ def run(
     for rule in scoring.HEURISTICS:
         sources = tau_sources
         if rule.startswith("ets+"):
-            sources = _first_of_each(tau_sources, presets_rl.TAU_ENVIRONMENTS_DEFAULT)
-        tau, means = scoring.choose_tau(rule, sources, presets_rl.TAU_GRID)
+            sources = _first_of_each(tau_sources, presets.TAU_ENVIRONMENTS_DEFAULT)
+        tau, means = scoring.choose_tau(rule, sources, presets.RL_TAU_GRID)
         taus += [
             {"rule": rule, "tau": value, "val": mean, "chosen": value == tau}
             for value, mean in means.items()
@@ -185,7 +186,7 @@ def prepare(environment: Any, store: Any, frozen: bool = False) -> Table:
     tree = ScheduleTree(environment, store, frozen=frozen)
     table = from_tree(tree)
     for rule in scoring.HEURISTICS:
-        for tau in presets_rl.TAU_GRID:
+        for tau in presets.RL_TAU_GRID:
             scoring.play(tree, Policy.load(f"{rule}:{tau}"))
     return table
 
@@ -219,36 +220,35 @@ def run_live(
     """The whole experiment from live trees: train them, then policies, then score. `n_train` and
     `n_test` environments and `n_seeds` policy seeds; None takes the profile's."""
     quick, dataset = profile == "quick", data.canonical(dataset)
-    settings = {
-        name: presets_rl.agent_settings(name, experiment, dataset, profile) for name in agents
-    }
+    settings = {name: presets.agent_settings(name, experiment, dataset, profile) for name in agents}
     lists = {
-        name: presets_rl.training_environments(experiment, dataset, n_train or n)
+        name: presets.training_environments(experiment, dataset, n_train or n)
         for name, (n, _) in settings.items()
     }
-    n_test = n_test or (presets_rl.QUICK_TEST if quick else 10)
-    held_out = presets_rl.held_out_environments(experiment, dataset, n_test)
+    n_test = n_test or (presets.QUICK_TEST if quick else 10)
+    held_out = presets.held_out_environments(experiment, dataset, n_test)
     wanted = sorted({pair for pairs in lists.values() for pair in pairs} | set(held_out))
-    n_tasks = n_tasks or (presets_rl.QUICK_TASKS if quick else None)
-    if (n_tasks or presets.preset(dataset).n_tasks) > presets_rl.MOST_TASKS:
+    n_tasks = n_tasks or (presets.QUICK_TASKS if quick else None)
+    if (n_tasks or presets.preset(dataset).n_tasks) > presets.MOST_TASKS:
         raise ValueError(
             f"{dataset}: policies are learned on whole schedule trees, and those of more than "
-            f"{presets_rl.MOST_TASKS} tasks are too large"
+            f"{presets.MOST_TASKS} tasks are too large"
         )
     environments = {(name, seed): policy_environment(name, seed, n_tasks) for name, seed in wanted}
     built = prepare_all(list(environments.values()), store, workers)
     tables = dict(zip(environments, built, strict=True))
     trees = {pair: ScheduleTree(environment, store) for pair, environment in environments.items()}
-    n_tau = presets_rl.TAU_ENVIRONMENTS.get(
-        (experiment, dataset), presets_rl.TAU_ENVIRONMENTS_DEFAULT
-    )
+    n_tau = presets.TAU_ENVIRONMENTS.get((experiment, dataset), presets.TAU_ENVIRONMENTS_DEFAULT)
     longest = max(lists.values(), key=len)
     return run(
         experiment,
-        [Agent(name, settings[name][1], [tables[p] for p in lists[name]]) for name in agents],
+        [
+            Agent(name, ARGUMENTS[name](**settings[name][1]), [tables[p] for p in lists[name]])
+            for name in agents
+        ],
         [trees[pair] for pair in held_out],
         [trees[pair] for pair in first_of_each(longest, n_tau)],
-        n_seeds or (presets_rl.QUICK_POLICY_SEEDS if quick else presets_rl.POLICY_SEEDS),
+        n_seeds or (presets.QUICK_POLICY_SEEDS if quick else presets.POLICY_SEEDS),
         folder,
         workers,
         [tables[pair] for pair in held_out],

@@ -20,11 +20,12 @@ from typing import Any
 
 import pandas as pd
 
-from rslib import presets_rl
+from rslib import presets
 from rslib.complete_tree import Table
 from rslib.env_tables import load_tables, parse_seeds
 from rslib.runs.generalization import (
     AGENTS,
+    ARGUMENTS,
     Agent,
     first_of_each,
     run,
@@ -32,7 +33,6 @@ from rslib.runs.generalization import (
     training_cost,
     write,
 )
-from rslib.runs.profiles import EXPERIMENTS
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--test", type=parse_seeds, help="default: 40-49, the last that the authors released")
     add("--train-dataset", nargs="+", help="datasets to train on; default: the tables' only one")
     add("--test-dataset", help="dataset to test on; default: the one trained on")
-    add("--experiment", default="new_task_order", choices=EXPERIMENTS)
+    add("--experiment", default="new_task_order", choices=presets.EXPERIMENTS)
     add("--profile", default="paper", choices=["paper", "quick"])
     add("--seeds", type=int, help="policy seeds; default: the profile's")
     add("--set", nargs="+", default=[], metavar="NAME=VALUE", help="change an agent's argument")
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             agents,
             test,
             choosing,
-            given.seeds or presets_rl.POLICY_SEEDS,
+            given.seeds or presets.POLICY_SEEDS,
             given.out,
             given.workers,
         )
@@ -117,15 +117,15 @@ def _from_tables(
         parser.error(f"the tables hold {names}: say --train-dataset and --test-dataset")
     test_name = given.test_dataset or on[0]
     held_out = [(test_name, seed) for seed in given.test or parse_seeds("40-49")]
-    settings = {
-        name: presets_rl.agent_settings(name, given.experiment, test_name, given.profile)
-        for name in given.agent
-    }
+    settings = {}
+    for name in given.agent:
+        n, changes = presets.agent_settings(name, given.experiment, test_name, given.profile)
+        settings[name] = (n, ARGUMENTS[name](**changes))
     lists = {
         name: [
             (d, seed)
             for d in sorted(on)  # the place decides an environment's draws, typing does not
-            for seed in sorted(given.train or presets_rl.TRAIN_SEEDS[: n // len(on)])
+            for seed in sorted(given.train or presets.TRAIN_SEEDS[: n // len(on)])
         ]
         for name, (n, _) in settings.items()
     }
@@ -140,7 +140,7 @@ def _from_tables(
         for name, (_, args) in settings.items()
     ]
     place = (given.experiment, test_name.lower())
-    n_tau = presets_rl.TAU_ENVIRONMENTS.get(place, presets_rl.TAU_ENVIRONMENTS_DEFAULT)
+    n_tau = presets.TAU_ENVIRONMENTS.get(place, presets.TAU_ENVIRONMENTS_DEFAULT)
     choosing = first_of_each(wanted, n_tau)
     return agents, [known[pair] for pair in held_out], [known[pair] for pair in choosing]
 

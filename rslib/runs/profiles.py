@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-EXPERIMENTS = ("new_task_order", "new_dataset")  # of 07
-
 
 @dataclass(frozen=True)
 class Profile:

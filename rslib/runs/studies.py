@@ -23,13 +23,8 @@ SELECTIONS = ("uniform", "kmeans", "kcenter", "mof")
 REPLAY_METHODS = ("hal", "mer", "der", "derpp")
 
 
-def heuristic(dataset: str, kind: str = "task") -> str:
-    """Heur-GD with the paper's threshold for this dataset and scenario."""
-    return f"heur-gd:{presets.tau(dataset, 'class' if kind == 'class' else 'task')}"
-
-
 def _schedulers(p: Parameters, kind: str = "task") -> list[str]:
-    return ["random", "ets", heuristic(p.dataset, kind), "mcts"]
+    return ["random", "ets", presets.heuristic(p.dataset, kind), "mcts"]
 
 
 def _cells(environments: list[Environment], policies: list[str], rollouts: int) -> list[Cell]:
@@ -139,7 +134,7 @@ def transfer(p: Parameters, schedules: dict[int, str]) -> list[Cell]:
     cells = []
     for seed in p.profile.new_seeds:
         environment = p.environment(seed)
-        cells += _cells([environment], ["random", "ets", heuristic(p.dataset)], p.rollouts)
+        cells += _cells([environment], ["random", "ets", presets.heuristic(p.dataset)], p.rollouts)
         cells += [
             Cell(environment, f"schedule:{path}", label=f"MCTS Seed {found_on}")
             for found_on, path in schedules.items()

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from rslib import data, search
+from rslib import data, presets, search
 from rslib.environment import Environment
 from rslib.memory import fill, make_pool
 from rslib.methods import METHODS
 from rslib.methods.er import Method
-from rslib.runs import studies
 from rslib.schedule import Composition, path_from_text, path_text
 from rslib.store import Store
 from rslib.store.rows import Row
@@ -82,7 +81,7 @@ class Record:
         names: dict[str, Path_] = {}
         try:
             tree = ScheduleTree(self.environment, self.store, frozen=True, rows=self._rows)
-            tau = studies.heuristic(self.environment.dataset, self.environment.scenario or "task")
+            tau = presets.heuristic(self.environment.dataset, self.environment.scenario or "task")
             grown = Growth(tree)
         except (data.DataError, KeyError):
             return names  # shipped rows without their dataset
