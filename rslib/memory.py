@@ -70,7 +70,7 @@ def make_pool(
         points = inputs.flatten(1).numpy()
         order = SELECTIONS[selection](points, min(per_class, len(mine)), (seed, task.number, label))
         orders.append(mine.numpy()[order])
-    return torch.from_numpy(_interleave(orders)[:size])
+    return torch.from_numpy(interleave(orders)[:size])
 
 
 def fill(
@@ -104,7 +104,7 @@ def _level(sizes: list[int], size: int) -> int:
     return level
 
 
-def _interleave(orders: list[np.ndarray]) -> np.ndarray:
+def interleave(orders: list[np.ndarray]) -> np.ndarray:
     """First of each class, then second of each class, ...; a class that ran out is skipped."""
     ranked = [(rank, c, i) for c, order in enumerate(orders) for rank, i in enumerate(order)]
     return np.array([i for _, _, i in sorted(ranked)], dtype=np.int64)

@@ -1,8 +1,10 @@
-"""The paper's settings as data, in one place; and the profiles of the notebooks.
+"""The paper's settings as plain data, in one place.
 
-Preset: how one dataset is learned (Appendix C.1, D.1). METHODS: the replay methods' hyper-parameters
-(Appendix C.5). TAU: the thresholds of the heuristics with the grids they were searched on
-(Appendix B, C.9). The agents' tables are in `presets_rl`. Nothing here computes.
+`preset`            how one dataset is learned (Appendix C.1, D.1)
+`method_arguments`  the replay methods' hyper-parameters (Appendix C.5)
+`tau`, `heuristic`  the thresholds of the heuristics in the search (Appendix B, C.9)
+`agent_settings`    the agents' hyper-parameters (Appendix D.1), then the environments and thresholds
+                    of policy learning (Appendix B, D.1, D.5)
 """
 
 from __future__ import annotations
@@ -193,30 +195,128 @@ TAU: dict[str, dict[str, tuple[float, tuple[float, ...]]]] = {
 }
 
 # Where the paper has no value (embedded and users' data): a middle of its five-task grid.
-_ANY_TAU: dict[str, tuple[float, tuple[float, ...]]] = {
-    "task": (0.95, _FIVE),
-    "class": (0.5, _CLASS_5),
-    "ets+heur": (0.97, _FIVE),
-}
+_ANY_TAU = {"task": 0.95, "class": 0.5, "ets+heur": 0.97}
 
 
 def tau(dataset: str, kind: str = "task") -> float:
     """The paper's threshold of Heur-GD ("task", "class") or ETS+Heur-GD ("ets+heur")."""
-    return _tau(dataset, kind)[0]
+    if kind not in TAU:
+        raise ValueError(f"kind of threshold must be one of {', '.join(TAU)}, got {kind!r}")
+    return TAU[kind][dataset][0] if dataset in TAU[kind] else _ANY_TAU[kind]
 
 
 def heuristic(dataset: str, scenario: str = "task") -> str:
-    """Heur-GD with the paper's threshold for this dataset and scenario, as a policy's name."""
+    """Name Heur-GD with the paper's threshold, such as "heur-gd:0.96" on Split MNIST."""
     return f"heur-gd:{tau(dataset, 'class' if scenario == 'class' else 'task')}"
 
 
-def tau_grid(dataset: str, kind: str = "task") -> tuple[float, ...]:
-    """The values the paper searched."""
-    return _tau(dataset, kind)[1]
+# -- learning policies: the agents ------------------------------------------------------------------
+
+EXPERIMENTS = ("new_task_order", "new_dataset")
+
+# By (experiment, dataset tested on): training environments, and what differs from the agent's
+# defaults (DQNArgs and A2CArgs in rslib.policies).
+Agents = dict[tuple[str, str], tuple[int, dict[str, float]]]
+
+DQN: Agents = {
+    ("new_task_order", "mnist"): (30, {}),
+    ("new_task_order", "fashionmnist"): (20, dict(lr=3e-4)),
+    ("new_task_order", "notmnist"): (30, {}),
+    ("new_task_order", "cifar10"): (10, dict(lr=3e-4)),
+    ("new_dataset", "notmnist"): (30, {}),
+    ("new_dataset", "fashionmnist"): (20, dict(buffer_size=100_000, epsilon_final=0.2)),
+}
+A2C: Agents = {
+    ("new_task_order", "mnist"): (10, {}),
+    ("new_task_order", "fashionmnist"): (40, dict(entropy_coef=0.005, n_steps=4)),
+    ("new_task_order", "notmnist"): (10, {}),
+    ("new_task_order", "cifar10"): (10, dict(lr=3e-4)),
+    ("new_dataset", "notmnist"): (10, {}),
+    ("new_dataset", "fashionmnist"): (30, dict(lr=3e-4, entropy_coef=0.005, n_steps=4)),
+}
+POLICY_SEEDS = 5
+
+# The quick profile: embedded data, trees of 4 tasks, minutes on two cores. The learning rates are
+# higher because there are 30 times fewer updates; the other settings are the paper's.
+QUICK_TASKS = 4
+QUICK_TRAIN, QUICK_TEST = 6, 4  # environments
+QUICK_POLICY_SEEDS = 3
+QUICK_DQN = dict(lr=3e-4, episodes=250, anneal_episodes=100, hidden=128, log_every=5)
+QUICK_A2C = dict(lr=1e-3, updates=4_000, log_every=50)
 
 
-def _tau(dataset: str, kind: str) -> tuple[float, tuple[float, ...]]:
-    if kind not in TAU:
-        raise ValueError(f"kind of threshold must be one of {', '.join(TAU)}, got {kind!r}")
-    table = TAU[kind]
-    return table[dataset] if dataset in table else _ANY_TAU[kind]
+def agent_settings(
+    agent: str, experiment: str, dataset: str, profile: str = "paper"
+) -> tuple[int, dict[str, float]]:
+    """Look up the number of training environments of "dqn" or "a2c", and its arguments that differ
+    from the defaults. Datasets that the paper did not use take MNIST's."""
+    if agent not in ("dqn", "a2c"):
+        raise ValueError(f"agent must be 'dqn' or 'a2c', got {agent!r}")
+    if experiment not in EXPERIMENTS:
+        raise ValueError(f"experiment must be one of {', '.join(EXPERIMENTS)}, got {experiment!r}")
+    if profile == "quick":
+        return QUICK_TRAIN, dict(QUICK_DQN if agent == "dqn" else QUICK_A2C)
+    table = DQN if agent == "dqn" else A2C
+    n, changes = table.get((experiment, dataset.lower()), table["new_task_order", "mnist"])
+    return n, dict(changes)
+
+
+# -- learning policies: environments and thresholds -------------------------------------------------
+
+# Environment seeds in the order in which an experiment takes its training environments.
+TRAIN_SEEDS = (*range(10), *range(20, 50))
+TEST_SEEDS = {"new_task_order": tuple(range(10, 20)), "new_dataset": tuple(range(10))}
+MOST_TASKS = 6  # 132,300 schedules; seven tasks have 61 million
+
+# New Dataset: by the dataset tested on, the datasets trained on; half of the environments from each.
+TRAIN_DATASETS = {
+    "notmnist": ("fashionmnist", "mnist"),  # sorted: the place decides an environment's draws
+    "fashionmnist": ("mnist", "notmnist"),
+    "digits": ("glyphs", "glyphs2"),
+    "glyphs": ("digits", "glyphs2"),
+    "glyphs2": ("digits", "glyphs"),
+}
+
+# Thresholds of the heuristics: what the paper searched, and by experiment what it chose.
+RL_TAU_GRID = (0.90, 0.95, 0.999)
+RL_TAU: dict[str, dict[tuple[str, str], float]] = {
+    name: dict(zip(DQN, values, strict=True))
+    for name, values in {
+        "heur-gd": (0.9, 0.95, 0.999, 0.9, 0.9, 0.9),
+        "heur-ld": (0.9, 0.999, 0.999, 0.999, 0.95, 0.999),
+        "heur-at": (0.9, 0.999, 0.999, 0.9, 0.9, 0.95),
+        "ets+heur-gd": (0.999, 0.999, 0.999, 0.999, 0.95, 0.999),
+        "ets+heur-ld": (0.999, 0.9, 0.95, 0.9, 0.95, 0.9),
+        "ets+heur-at": (0.9, 0.9, 0.9, 0.95, 0.999, 0.95),
+    }.items()
+}
+# Environments on which a threshold is chosen: 10, but 20 for Heur-* (without ETS) here.
+TAU_ENVIRONMENTS_DEFAULT = 10
+TAU_ENVIRONMENTS = {("new_task_order", "fashionmnist"): 20}
+
+
+def training_environments(experiment: str, dataset: str, n: int) -> list[tuple[str, int]]:
+    """List (dataset, seed) of n training environments, in the protocol's order."""
+    if experiment == "new_task_order":
+        return [(dataset, seed) for seed in TRAIN_SEEDS[:n]]
+    sources = TRAIN_DATASETS.get(dataset.lower())
+    if sources is None:
+        raise ValueError(
+            f"New Dataset on {dataset!r} has no datasets to train on; it is available for "
+            f"{', '.join(TRAIN_DATASETS)}. New Task Order needs none: experiment=new_task_order"
+        )
+    share = n // len(sources)
+    return [(source, seed) for source in sources for seed in TRAIN_SEEDS[:share]]
+
+
+def held_out_environments(experiment: str, dataset: str, n: int = 10) -> list[tuple[str, int]]:
+    """List (dataset, seed) of the first n test environments."""
+    return [(dataset, seed) for seed in TEST_SEEDS[experiment][:n]]
+
+
+def experiments_on(dataset: str, requested: str) -> tuple[str, ...]:
+    """Experiments available for this dataset; raises before training if the requested one is not."""
+    if requested != "both":
+        training_environments(requested, dataset, 1)
+        return (requested,)
+    return EXPERIMENTS if dataset in TRAIN_DATASETS else EXPERIMENTS[:1]

@@ -67,13 +67,21 @@ def test_gradient_is_autograds():
     logits = forward(x, weights[:6])
     blocked = torch.zeros_like(logits, dtype=torch.bool)
     blocked[:4, 3:] = True
-    chances = torch.distributions.Categorical(logits=logits.masked_fill(blocked, -1e8))
-    error = returns - forward(x, weights[6:])
-    policy_loss = -(error.detach().squeeze(1) * chances.log_prob(actions.squeeze(1))).mean()
-    loss = policy_loss + 0.7 * error.square().mean() - 0.3 * chances.entropy().mean()
+    logits = logits.masked_fill(blocked, FORBIDDEN)
+    loss = a2c.loss(logits, forward(x, weights[6:]), actions, returns, agent.args)
     mine = agent.policy.gradients + agent.value.gradients
     for a, b in zip(mine, torch.autograd.grad(loss, weights), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_the_loss_by_hand():
+    """Broken: the formula would not be the paper's. One step: V = 1, R = 3, so A = 2; two allowed
+    actions of equal logits: log p = -log 2, H = log 2. 2 log 2 + 0.7 * 4 - 0.3 log 2."""
+    args = A2CArgs(value_coef=0.7, entropy_coef=0.3)
+    logits = torch.tensor([[0.5, 0.5, FORBIDDEN]])
+    values, actions, returns = torch.tensor([[1.0]]), torch.tensor([[1]]), torch.tensor([[3.0]])
+    expected = 1.7 * math.log(2) + 2.8
+    assert float(a2c.loss(logits, values, actions, returns, args)) == pytest.approx(expected)
 
 
 def test_masked_actions_have_no_share_in_the_entropy():

@@ -1,6 +1,6 @@
 """The settings tables: what is printed is what runs."""
 
-from rslib import presets, presets_rl
+from rslib import presets
 from rslib.show import appendix
 
 
@@ -12,7 +12,7 @@ def test_tables_hold_what_the_presets_hold():
     assert tables["taus"].frame.loc[("Split MNIST", "task"), "tau"] == "0.96"
     assert tables["methods"].frame.loc[("hal", "Split MNIST"), "decay"] == "0.7"
     dqn = tables["agents_dqn"]
-    assert len(dqn.frame) == len(presets_rl.DQN)
+    assert len(dqn.frame) == len(presets.DQN)
     assert dqn.frame.loc["New dataset, Split FashionMNIST", "buffer_size"] == "100000"
     assert "hidden 512" in dqn.caption and "log_every" not in dqn.caption
     a2c = tables["agents_a2c"].frame

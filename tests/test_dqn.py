@@ -77,8 +77,7 @@ def test_an_update_by_hand():
             strict=True,
         ):
             weight.copy_(torch.tensor(value))
-        worth = best_values(torch.tensor([[5.0, 1.0]]), torch.tensor([[False, True]]))
-        target = 0.2 + worth
+        target = 0.2 + best_values(torch.tensor([[5.0, 1.0]]), torch.tensor([[False, True]]))
         network.update(torch.tensor([[0.5]]), torch.tensor([0]), target)
     expected = [[0.3], [0.6], [0.15], [0.3], [0.3, 0.0], [0.3, 0.0]]
     for gradient, value in zip(network.gradients, expected, strict=True):
@@ -98,11 +97,19 @@ def test_gradient_is_autograds(spread):
     with torch.no_grad():
         network.backward(states, actions, targets)
     weights = [w.detach().clone().requires_grad_() for w in network.weights]
-    w1, b1, w2, b2, w3, b3 = weights
-    q = torch.relu(torch.relu(states @ w1 + b1) @ w2 + b2) @ w3.T + b3
-    loss = torch.nn.functional.smooth_l1_loss(q[range(5), actions], targets)
+    loss = dqn.loss(weights, states, actions, targets)
     for mine, theirs in zip(network.gradients, torch.autograd.grad(loss, weights), strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+def test_the_loss_by_hand():
+    """Broken: the formula would not be the paper's. Q = (1.5, -1) as above; the errors 1.5 - 1.2 = 0.3
+    and -1 - 1 = -2 cost 0.3^2 / 2 = 0.045 and 2 - 1/2 = 1.5, on average 0.7725."""
+    values = ([[1.0]], [0.0], [[2.0]], [0.0], [[1.0], [-1.0]], [0.5, 0.0])
+    weights = [torch.tensor(value) for value in values]
+    actions, targets = torch.tensor([0, 1]), torch.tensor([1.2, 1.0])
+    loss = dqn.loss(weights, torch.tensor([[0.5], [0.5]]), actions, targets)
+    assert float(loss) == pytest.approx(0.7725)
 
 
 def test_gradient_norm_is_clipped_at_one():

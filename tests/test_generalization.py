@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from small_environment import small
 
-from rslib import presets_rl, schedule
+from rslib import presets, schedule
 from rslib.complete_tree import tree_shape
 from rslib.env_tables import save_tables
 from rslib.policies import Policy
@@ -307,19 +307,19 @@ def test_ets_with_a_heuristic_chooses_on_ten_environments(monkeypatch):
 
 def test_an_experiment_that_cannot_be_is_told_before_training():
     """Broken: 07 on Split MNIST trains for 19 hours and then finds no dataset for Table 5."""
-    assert presets_rl.experiments_on("digits", "both") == ("new_task_order", "new_dataset")
-    assert presets_rl.experiments_on("mnist", "both") == ("new_task_order",)
-    assert presets_rl.experiments_on("mnist", "new_task_order") == ("new_task_order",)
+    assert presets.experiments_on("digits", "both") == ("new_task_order", "new_dataset")
+    assert presets.experiments_on("mnist", "both") == ("new_task_order",)
+    assert presets.experiments_on("mnist", "new_task_order") == ("new_task_order",)
     with pytest.raises(ValueError, match="experiment=new_task_order"):
-        presets_rl.experiments_on("mnist", "new_dataset")
+        presets.experiments_on("mnist", "new_dataset")
     with pytest.raises(ValueError, match="more than 6 tasks are too large"):
         generalization.run_live("new_task_order", "permuteddigits", None, profile="paper")
 
 
 def test_environments_are_listed_in_order():
     """Broken: which random draws an environment gets depends on how a list was written."""
-    for tested in presets_rl.TRAIN_DATASETS:
-        pairs = presets_rl.training_environments("new_dataset", tested, 20)
+    for tested in presets.TRAIN_DATASETS:
+        pairs = presets.training_environments("new_dataset", tested, 20)
         assert pairs == sorted(pairs) and len(pairs) == 20
 
 
@@ -385,20 +385,22 @@ def test_each_agent_trains_on_the_environments_the_paper_gives_it(tmp_path, caps
 
 def test_the_papers_settings():
     """Broken: an experiment would not be the paper's (Appendix D.1 tables, protocol)."""
-    n, args = presets_rl.agent_settings("dqn", "new_dataset", "fashionmnist")
+    n, changes = presets.agent_settings("dqn", "new_dataset", "fashionmnist")
+    args = DQNArgs(**changes)
     assert (n, args.buffer_size, args.epsilon_final, args.lr) == (20, 100_000, 0.2, 1e-4)
-    n, args = presets_rl.agent_settings("a2c", "new_task_order", "fashionmnist")
+    n, changes = presets.agent_settings("a2c", "new_task_order", "fashionmnist")
+    args = A2CArgs(**changes)
     assert (n, args.n_steps, args.entropy_coef, args.updates) == (40, 4, 0.005, 100_000)
-    seeds = [s for _, s in presets_rl.training_environments("new_task_order", "mnist", 30)]
+    seeds = [s for _, s in presets.training_environments("new_task_order", "mnist", 30)]
     assert seeds == [*range(10), *range(20, 40)]
-    pairs = presets_rl.training_environments("new_dataset", "notmnist", 10)
+    pairs = presets.training_environments("new_dataset", "notmnist", 10)
     assert pairs == [(d, s) for d in ("fashionmnist", "mnist") for s in range(5)]
-    assert presets_rl.held_out_environments("new_task_order", "mnist")[0] == ("mnist", 10)
-    assert presets_rl.held_out_environments("new_dataset", "notmnist")[-1] == ("notmnist", 9)
-    assert presets_rl.TAU["heur-ld"]["new_dataset", "notmnist"] == 0.95
+    assert presets.held_out_environments("new_task_order", "mnist")[0] == ("mnist", 10)
+    assert presets.held_out_environments("new_dataset", "notmnist")[-1] == ("notmnist", 9)
+    assert presets.RL_TAU["heur-ld"]["new_dataset", "notmnist"] == 0.95
     for agent, experiment in (("ppo", "new_dataset"), ("dqn", "new")):
         with pytest.raises(ValueError):
-            presets_rl.agent_settings(agent, experiment, "mnist")
+            presets.agent_settings(agent, experiment, "mnist")
 
 
 def test_thresholds_are_chosen_on_every_training_dataset():
@@ -410,9 +412,9 @@ def test_thresholds_are_chosen_on_every_training_dataset():
 
 def test_training_and_test_environments_never_meet():
     """Broken: policies would be tested on what they were trained on."""
-    for experiment, dataset in presets_rl.A2C:
-        train = set(presets_rl.training_environments(experiment, dataset, 40))
-        assert not train & set(presets_rl.held_out_environments(experiment, dataset))
+    for experiment, dataset in presets.A2C:
+        train = set(presets.training_environments(experiment, dataset, 40))
+        assert not train & set(presets.held_out_environments(experiment, dataset))
 
 
 @pytest.mark.slow

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rslib import presets, presets_rl
+from rslib import presets
 from rslib.environment import Environment
-from rslib.presets import preset, tau, tau_grid
+from rslib.policies.a2c import A2CArgs
+from rslib.policies.dqn import DQNArgs
+from rslib.presets import preset, tau
 from rslib.search import run_policy
 from rslib.tree import ScheduleTree
 
@@ -106,7 +108,7 @@ def test_thresholds_and_their_grids(tex, marks, kind, n):
     assert len(found) == n == len(presets.TAU[kind])
     for dataset, words in found.items():
         numbers = words[words.index("=") :]
-        assert tau_grid(dataset, kind) == tuple(map(float, re.findall(r"\d+\.\d+", numbers)))
+        assert presets.TAU[kind][dataset][1] == tuple(map(float, re.findall(r"\d+\.\d+", numbers)))
         assert [tau(dataset, kind)] == [float(t) for t in re.findall(r"textbf\{([\d.]+)", numbers)]
 
 
@@ -177,10 +179,11 @@ def test_hyperparameters_of_the_agents(tex, agent, experiment, label):
             assert set(values) == {"Adam" if agent == "dqn" else "RMSProp"}
             continue
         for dataset, value in zip(datasets, values, strict=True):
-            n_environments, arguments = presets_rl.agent_settings(agent, experiment, dataset)
+            n_environments, changes = presets.agent_settings(agent, experiment, dataset)
             if name == "Training Environments":
                 assert n_environments == int(value), dataset
             else:
+                arguments = (DQNArgs if agent == "dqn" else A2CArgs)(**changes)
                 assert getattr(arguments, names[name]) == number(value), f"{name}, {dataset}"
 
 
@@ -199,11 +202,11 @@ def test_thresholds_of_the_heuristics_in_policy_learning(tex, label, prefix, n_c
     columns += [("new_dataset", "notmnist"), ("new_dataset", "fashionmnist")]
     assert [row[0] for row in rows] == [f"{prefix}Heur-{rule}" for rule in ("GD", "LD", "AT")]
     for name, *values in rows:
-        ours = presets_rl.TAU[name.lower()]
+        ours = presets.RL_TAU[name.lower()]
         assert [ours[c] for c in columns] == [float(v) for v in values[::step]], name
     caption = tex[: tex.index(rf"\label{{{label}}}")].rsplit(r"\caption", 1)[1]
     found = re.search(r"tau \\in \\\{([\d., ]+)\\\}", caption)
-    assert found and presets_rl.TAU_GRID == tuple(map(float, found[1].split(",")))
+    assert found and presets.RL_TAU_GRID == tuple(map(float, found[1].split(",")))
 
 
 # -- facts typed by hand: these hold without the paper's source -------------------------------------
@@ -244,6 +247,8 @@ def test_spot_checks():
     assert (
         tau("mnist") == 0.96 and tau("mnist", "class") == 0.75 and tau("mnist", "ets+heur") == 0.99
     )
+    assert presets.heuristic("mnist", "class") == "heur-gd:0.75"
+    assert presets.heuristic("permutedmnist", "domain") == "heur-gd:0.75"
     assert tau("cifar100", "class") == 0.01 and tau("permutedmnist") == 0.75
     assert presets.method_arguments("hal", "mnist") == dict(
         optimizer="sgd", lr=0.1, strength=0.1, embedding=0.5, decay=0.7, anchor_steps=100
@@ -257,7 +262,8 @@ def test_spot_checks():
 @pytest.mark.parametrize("dataset", ["mnist", "digits", "glyphs", "my/own.npz"])
 def test_every_dataset_has_a_threshold_from_its_grid(dataset, kind):
     """Broken: heuristics cannot run on embedded or users' data."""
-    assert tau(dataset, kind) in tau_grid(dataset, kind)
+    grids = [grid for _, grid in presets.TAU[kind].values()]
+    assert any(tau(dataset, kind) in grid for grid in grids)
 
 
 def test_wrong_words_are_refused():

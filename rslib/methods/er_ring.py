@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from rslib.memory import _interleave
+from rslib.memory import interleave
 from rslib.methods.er import Batch, Method
 
 if TYPE_CHECKING:
@@ -47,5 +47,5 @@ class ERRing(Method):
         newest_first = torch.cat(self.stream)[-len(labels) :].flip(0)
         self.stream = []
         rings = [newest_first[labels[newest_first] == label] for label in labels.unique()]
-        interleaved = _interleave([ring.numpy() for ring in rings])
+        interleaved = interleave([ring.numpy() for ring in rings])
         return torch.from_numpy(interleaved[: learner.environment.pool_size])

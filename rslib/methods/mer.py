@@ -77,7 +77,7 @@ def _chunks(batch: Batch) -> Iterator[Batch]:
 
 
 def _remember(fraction: float, weights: list[Tensor], place: list[Tensor]) -> None:
-    """Note where the weights are; at a fraction of 1 nobody goes back there."""
+    """Save the weights, unless the fraction is 1 (they are never restored)."""
     if fraction != 1:
         for now, then in zip(weights, place, strict=True):
             then.copy_(now)

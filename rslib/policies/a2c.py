@@ -1,15 +1,23 @@
-"""A2C for replay scheduling: one file, from arrays of environments to a saved policy.
+"""A2C for replay scheduling (the paper's Section 3.3, Appendix A.2 and D.1).
 
-What it is: the paper's agent (Section 3.3, Appendix A.2 and D.1): separate policy and value
-networks of 2 x 64 tanh units with orthogonal initialisation, GAE, an entropy bonus, RMSProp,
-gradient norm clipped at 0.5, advantages not normalised. One *update* (the paper's "training
-episode") takes `n_steps` steps in all E environments at once and then one gradient step; episodes
-of T-1 steps simply go on across updates.
+What it sees      s: validation accuracies of the T-1 tasks that can be replayed, 0 before a task is
+                  learned.
+What it does      a: an action of `schedule.actions`, the memory's proportions at the next task, drawn
+                  from p(a | s) over the actions allowed.
+What it gains     r: the mean validation accuracy of the tasks learned so far, the next one included.
+What it minimises mean over the steps of
+                  -A log p(a | s)  +  value_coef (R - V(s))^2  -  entropy_coef H(p(. | s)),
+                  A = R - V(s), held constant in the first term; R is GAE's return (see `gae`)
 
-What it is not: general. All environments are tables of one shape, so they stand at the same depth,
-the action mask is the same for all (the first n_actions(k) of the outputs) and a state is a row
-number. The networks are so small that calling anything is what costs: the forward pass of the
-rollout is kept for the gradient, which is written out by hand (tests hold it against autograd).
+p and V are separate networks of 2 x 64 tanh units with orthogonal initialisation. Advantages are not
+normalised. `loss` is the formula in torch; `ActorCritic.backward` is its gradient written out (a test
+holds both against each other): the networks are so small that the number of calls is what costs, and
+so the rollout's forward pass is kept for the gradient.
+
+One *update* (the paper's "training episode") takes `n_steps` steps in all E environments at once and
+then one step of RMSProp, with the gradient's norm clipped at 0.5; episodes of T-1 steps go on across
+updates. All environments are complete trees of one shape: a state is a row number, and all environments
+allow the same first n_actions(k) actions.
 """
 
 from __future__ import annotations
@@ -32,13 +40,13 @@ FORBIDDEN = -1e8  # the logit of a masked action: finite, so that 0 * log(0) is 
 
 @dataclass(frozen=True)
 class A2CArgs:
-    """The paper's settings for Split MNIST; `presets_rl` has the others."""
+    """The paper's settings for Split MNIST; `presets.A2C` has those of the other experiments."""
 
     lr: float = 1e-4  # of RMSProp
     alpha: float = 0.99  # of RMSProp: memory of the squared gradient
     eps: float = 1e-5  # of RMSProp
     max_norm: float = 0.5  # gradient norm clip, over both networks together
-    gae_lambda: float = 0.95
+    gae_lambda: float = 0.95  # 0: advantages look one step ahead; 1: to the end of the episode
     gamma: float = 1.0  # discount factor
     value_coef: float = 0.5  # weight of the value loss
     entropy_coef: float = 0.01  # weight of the entropy bonus
@@ -46,6 +54,26 @@ class A2CArgs:
     updates: int = 100_000  # the paper's "training episodes"
     hidden: int = 64  # units in each hidden layer of both networks
     log_every: int = 1_000  # updates between points of the learning curve
+
+
+def loss(
+    logits: torch.Tensor,
+    values: torch.Tensor,
+    actions: torch.Tensor,
+    returns: torch.Tensor,
+    args: A2CArgs,
+) -> torch.Tensor:
+    """Policy loss + value_coef * value loss - entropy_coef * entropy, each a mean over n steps.
+
+    logits (n, actions), those of masked actions FORBIDDEN; values, actions and returns (n, 1).
+    Training takes the gradient from `ActorCritic.backward`; this is what it is the gradient of.
+    """
+    advantages = returns - values
+    log_p = torch.log_softmax(logits, dim=1)
+    policy_loss = -(advantages.detach() * log_p.gather(1, actions)).mean()
+    value_loss = advantages.square().mean()
+    entropy = -(log_p.exp() * log_p).sum(dim=1).mean()
+    return policy_loss + args.value_coef * value_loss - args.entropy_coef * entropy
 
 
 class MLP:
@@ -66,7 +94,8 @@ class MLP:
         return torch.addmm(b3, h2, w3, out=self.out[rows])
 
     def backward(self, error: torch.Tensor) -> None:
-        """`error` = gradient of the loss by the first len(error) rows of `out`."""
+        """Write the gradient by the weights into `gradients`, given the gradient `error` of the loss
+        by the first len(error) rows of `out`."""
         n = len(error)
         (_, _, w2, _, w3, _), (g1, gb1, g2, gb2, g3, gb3) = self.weights, self.gradients
         x, h1, h2, d1, d2 = (a[:n] for a in (self.x, self.h1, self.h2, self.d1, self.d2))
@@ -116,23 +145,23 @@ class ActorCritic:
     def backward(
         self, log_p: torch.Tensor, actions: torch.Tensor, advantages: torch.Tensor
     ) -> None:
-        """Gradient of  -mean(A log p(a)) + value_coef mean(A^2) - entropy_coef mean(H).
+        """Write the gradient of `loss` at these weights into `gradient`.
 
-        log_p: (n, actions) log-probabilities; actions, advantages: (n, 1). The value error is
-        return - value = A with GAE's return, so A^2 is the squared value error.
+        log_p: (n, actions) log-probabilities; actions, advantages A = R - V: (n, 1).
         """
         n = len(log_p)
         p = log_p.exp()
         plogp = p * log_p
         entropy = -plogp.sum(1, keepdim=True)
-        # d(-A log p(a))/dz = A (p - 1[a]);  d(-H)/dz = p (log p + H)
+        # By the logits z:  d(-A log p(a))/dz = A (p - 1[a]);  d(-H)/dz = p (log p + H)
         error = plogp.addcmul_(p, entropy).mul_(self.args.entropy_coef)
         error.addcmul_(p, advantages).scatter_add_(1, actions, -advantages).div_(n)
         self.policy.backward(error)
+        # By the value:  d(R - V)^2/dV = -2 A
         self.value.backward(advantages * (-2 * self.args.value_coef / n))
 
     def step(self) -> None:
-        """Clip, then RMSProp."""
+        """Take one step of RMSProp down the clipped gradient."""
         norm = float(torch.linalg.vector_norm(self.gradient))
         if norm > self.args.max_norm:
             self.gradient.mul_(self.args.max_norm / norm)
@@ -146,9 +175,11 @@ class ActorCritic:
 def gae(
     rewards: torch.Tensor, values: torch.Tensor, ends: Sequence[bool], gamma: float, lam: float
 ) -> torch.Tensor:
-    """Generalised advantages (S, E) from rewards (S, E) and values (S+1, E).
+    """Compute GAE's advantages (S, E) from rewards (S, E) and values (S+1, E):
 
-    `ends[s]`: step s was the last of its episodes, so nothing after it counts.
+        A_s = delta_s + gamma * lam * A_(s+1),   delta_s = r_s + gamma * V(s+1) - V(s)
+
+    Where `ends[s]`, step s is the last of its episodes, and what follows it counts as 0.
     """
     advantages = torch.empty_like(rewards)
     following = torch.zeros_like(rewards[0])
@@ -161,7 +192,7 @@ def gae(
 
 
 def sample(logits: torch.Tensor, n_allowed: int, gumbel: torch.Tensor) -> torch.Tensor:
-    """One action per row, drawn from the softmax over the allowed ones (Gumbel's trick)."""
+    """Draw one action per row from the softmax over the allowed actions (Gumbel's trick)."""
     return (logits[:, :n_allowed] + gumbel[:, :n_allowed]).argmax(dim=1)
 
 
@@ -169,8 +200,8 @@ def sample(logits: torch.Tensor, n_allowed: int, gumbel: torch.Tensor) -> torch.
 def train(
     tables: Sequence[Table], args: A2CArgs | None = None, seed: int = 0, progress: bool = True
 ) -> tuple[LearnedPolicy, list[dict]]:
-    """The policy after the last update, and the learning curve. Same seed, same bits, on one
-    thread; so this sets one thread while it runs."""
+    """Train a policy on complete trees; returns it as it is after the last update, and its learning
+    curve. The same seed gives the same bits on one thread, so one thread is set while this runs."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     # The optimizer's averages of parameters that are rarely used fade through denormal numbers,

@@ -1,16 +1,23 @@
-"""DQN for replay scheduling: one file, from arrays of environments to a saved policy.
+"""DQN for replay scheduling (the paper's Section 3.3, Appendix A.2 and D.1).
 
-What it is: the paper's agent (Section 3.3, Appendix A.2 and D.1). Not double, not duelling; a
-Q-network of 2 x 512 ReLU units, Huber loss, gradient norm clipped at 1, target copied every 500
-updates, epsilon annealed per episode. An *episode* is one pass of all E environments through their
-T tasks. At each of its T-1 steps all environments act at once, E transitions are stored and then E
-updates are made (10k episodes on 30 environments of 5 tasks: 1.2 million updates).
+What it sees      s: validation accuracies of the T-1 tasks that can be replayed, 0 before a task is
+                  learned.
+What it does      a: an action of `schedule.actions`, the memory's proportions at the next task. It takes
+                  argmax_a Q(s, a), or with probability epsilon a random action.
+What it gains     r: the mean validation accuracy of the tasks learned so far, the next one included.
+What it minimises mean over a batch of  huber(Q(s, a) - y),
+                  y = r + gamma * max_a' Q_old(s', a')   (y = r after the last task)
 
-What it is not: general. All environments are tables of one shape, so they stand at the same
-depth, the action mask is the same for all (the first n_actions(k) of the outputs), a state is a row
-number, and the target network's value of every state is computed once per target copy instead of
-once per sample. The gradient is written out by hand (tests hold it against autograd): the three
-512 x 512 products and Adam then take nearly all of the time.
+s' is the state that follows, a' an action allowed there, Q a network of 2 x 512 ReLU units and Q_old its
+copy of at most 500 updates ago. It is neither double nor duelling DQN. `loss` is the formula in torch;
+`QNetwork.backward` is its gradient written out, with which the three 512 x 512 products and Adam take
+nearly all of the time (a test holds both against each other).
+
+An *episode* is one pass of all E environments through their T tasks. At each of its T-1 steps all
+environments act at once, E transitions are stored and then E updates are made (10k episodes on 30
+environments of 5 tasks are 1.2 million updates). All environments are complete trees of one shape: a
+state is a row number, all environments allow the same first n_actions(k) actions, and max_a' Q_old is
+computed for all states whenever Q_old is copied, instead of for every sample.
 """
 
 from __future__ import annotations
@@ -20,6 +27,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import torch
+import torch.nn.functional as F
 from tqdm.auto import tqdm
 
 from rslib import schedule
@@ -30,12 +38,12 @@ from rslib.seeding import torch_rng
 
 @dataclass(frozen=True)
 class DQNArgs:
-    """The paper's settings for Split MNIST; `presets_rl` has the others."""
+    """The paper's settings for Split MNIST; `presets.DQN` has those of the other experiments."""
 
     lr: float = 1e-4  # of Adam
     buffer_size: int = 10_000  # transitions kept, the oldest are overwritten
     target_period: int = 500  # updates between copies to the target network
-    batch_size: int = 32  # transitions per update; no update before so many are stored
+    batch_size: int = 32  # transitions per update; the first update waits until these are stored
     gamma: float = 1.0  # discount factor
     epsilon_start: float = 1.0  # share of random actions in the first episode
     epsilon_final: float = 0.02  # and after annealing
@@ -46,10 +54,33 @@ class DQNArgs:
     log_every: int = 100  # episodes between points of the learning curve
 
 
+def q_values(weights: Sequence[torch.Tensor], states: torch.Tensor) -> torch.Tensor:
+    """Q(s, a) of every action: (n, T-1) -> (n, actions)."""
+    w1, b1, w2, b2, w3, b3 = weights
+    h1 = torch.addmm(b1, states, w1).relu()
+    h2 = torch.addmm(b2, h1, w2).relu()
+    return torch.addmm(b3, h2, w3.T)
+
+
+def loss(
+    weights: Sequence[torch.Tensor],
+    states: torch.Tensor,
+    actions: torch.Tensor,
+    targets: torch.Tensor,
+) -> torch.Tensor:
+    """Mean of huber(Q(s, a) - y) over a batch: states (n, T-1), actions (n,), targets y (n,).
+
+    Training takes the gradient from `QNetwork.backward`; this is what it is the gradient of.
+    """
+    q = q_values(weights, states)
+    taken = q.gather(1, actions.unsqueeze(1)).squeeze(1)
+    return F.huber_loss(taken, targets)
+
+
 class QNetwork:
-    """Two hidden ReLU layers with a hand-written update; all parameters in one flat tensor, so
-    that clipping and Adam are one call each. The last layer is kept as (actions, hidden): an
-    update reads and writes only the rows of the actions taken."""
+    """The weights of Q with a hand-written update. All parameters are in one flat tensor, so that
+    clipping and Adam are one call each. The last layer is kept as (actions, hidden): an update
+    reads and writes only the rows of the actions taken."""
 
     def __init__(self, n_inputs: int, n_actions: int, args: DQNArgs, generator: torch.Generator):
         h = args.hidden
@@ -68,16 +99,8 @@ class QNetwork:
         self.max_norm = args.max_norm
         self.h1, self.h2, self.d1, self.d2 = (torch.empty(args.batch_size, h) for _ in range(4))
 
-    def q(self, states: torch.Tensor) -> torch.Tensor:
-        """(n, T-1) -> (n, actions)."""
-        w1, b1, w2, b2, w3, b3 = self.weights
-        h1 = torch.addmm(b1, states, w1).relu_()
-        h2 = torch.addmm(b2, h1, w2).relu_()
-        return torch.addmm(b3, h2, w3.T)
-
     def backward(self, states: torch.Tensor, actions: torch.Tensor, targets: torch.Tensor) -> None:
-        """Gradient of the mean Huber loss of Q(s, a) against the targets, into `gradients`.
-        states (n, T-1), actions (n,), targets (n,)."""
+        """Write the gradient of `loss` at these weights into `gradients`."""
         w1, b1, w2, b2, w3, b3 = self.weights
         g1, gb1, g2, gb2, g3, gb3 = self.gradients
         h1 = torch.addmm(b1, states, w1, out=self.h1).relu_()
@@ -99,6 +122,7 @@ class QNetwork:
         torch.sum(self.d1, 0, out=gb1)
 
     def update(self, states: torch.Tensor, actions: torch.Tensor, targets: torch.Tensor) -> None:
+        """Take one step of Adam down the clipped gradient of `loss`."""
         self.backward(states, actions, targets)
         norm = float(torch.linalg.vector_norm(self.gradient))
         if norm > self.max_norm:
@@ -107,21 +131,22 @@ class QNetwork:
 
 
 def _relu_backward(gradient: torch.Tensor, output: torch.Tensor) -> None:
-    """In place, and five times faster than multiplying with `output > 0`."""
+    """Set the gradient to 0 where the ReLU's output is 0, in place; five times faster than
+    multiplying with `output > 0`."""
     torch.ops.aten.threshold_backward.grad_input(gradient, output, 0, grad_input=gradient)
 
 
 def choose(
     q: torch.Tensor, n_allowed: int, epsilon: float, generator: torch.Generator
 ) -> torch.Tensor:
-    """Epsilon-greedy among the allowed actions, for all environments: (E, actions) -> (E,)."""
+    """Choose epsilon-greedily among the allowed actions, for all environments: (E, actions) -> (E,)."""
     greedy = q[:, :n_allowed].argmax(dim=1)
     explore = torch.rand(len(q), generator=generator) < epsilon
     return torch.where(explore, torch.randint(n_allowed, (len(q),), generator=generator), greedy)
 
 
 def best_values(q: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
-    """max over the allowed actions of each state: (states, actions) -> (states,)."""
+    """Take max_a Q(s, a) over the allowed actions of each state: (states, actions) -> (states,)."""
     return q.masked_fill(~allowed, -torch.inf).amax(dim=1)
 
 
@@ -129,8 +154,8 @@ def best_values(q: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
 def train(
     tables: Sequence[Table], args: DQNArgs | None = None, seed: int = 0, progress: bool = True
 ) -> tuple[LearnedPolicy, list[dict]]:
-    """The policy after the last episode, and the learning curve. Same seed, same bits, on one
-    thread; so this sets one thread while it runs."""
+    """Train a policy on complete trees; returns it as it is after the last episode, and its learning
+    curve. The same seed gives the same bits on one thread, so one thread is set while this runs."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     # The optimizer's averages of parameters that are rarely used fade through denormal numbers,
@@ -157,8 +182,8 @@ def _train(tables, args, seed, progress):
     network = QNetwork(states.shape[1], n_actions, args, generator)
     buffer = torch.zeros(args.buffer_size, 3, dtype=torch.long)  # state, action, row arrived at
     stored = updates = 0
-    # What a state is worth to the target network; leaves are worth nothing more.
-    worth = torch.zeros(n_envs, n_rows)
+    # max_a' Q_old(s', a') by e * n_rows + row; after the last task (the leaves) it stays 0.
+    target_values = torch.zeros(n_envs * n_rows)
     curve, started = [], time.perf_counter()
     name = f"DQN seed {seed}"
     for episode in tqdm(range(args.episodes), desc=name, disable=not progress):
@@ -167,7 +192,7 @@ def _train(tables, args, seed, progress):
         row, total, reward = torch.zeros(n_envs, dtype=torch.long), 0.0, 0.0
         for k in range(1, shape.n_tasks):
             state = environment * n_inner + row
-            q = network.q(states[state])
+            q = q_values(network.weights, states[state])
             action = choose(q, schedule.n_actions(k), epsilon, generator)
             row = child[row, action]
             arrived = environment * n_rows + row
@@ -182,13 +207,12 @@ def _train(tables, args, seed, progress):
             drawn = torch.randint(filled, (n_envs, args.batch_size), generator=generator)
             batches = buffer[drawn]  # (E, batch, 3)
             batch_states, taken, ends = states[batches[:, :, 0]], batches[:, :, 1], batches[:, :, 2]
-            targets = rewards[ends] + args.gamma * worth.view(-1)[ends]  # (E, batch)
             for i in range(n_envs):
-                if updates % args.target_period == 0:
-                    values = best_values(network.q(states), allowed)
-                    worth[:, :n_inner] = values.view(n_envs, n_inner)
-                    targets = rewards[ends] + args.gamma * worth.view(-1)[ends]
-                network.update(batch_states[i], taken[i], targets[i])
+                if updates % args.target_period == 0:  # Q_old becomes Q
+                    values = best_values(q_values(network.weights, states), allowed)
+                    target_values.view(n_envs, n_rows)[:, :n_inner] = values.view(n_envs, n_inner)
+                targets = rewards[ends[i]] + args.gamma * target_values[ends[i]]  # (batch,)
+                network.update(batch_states[i], taken[i], targets)
                 updates += 1
         if (episode + 1) % args.log_every == 0 or episode + 1 == args.episodes:
             curve.append(

@@ -7,7 +7,9 @@ from dataclasses import asdict
 
 import pandas as pd
 
-from rslib import presets, presets_rl, scenario
+from rslib import presets, scenario
+from rslib.policies.a2c import A2CArgs
+from rslib.policies.dqn import DQNArgs
 from rslib.show.latex import Table, plain_table
 from rslib.show.published import dataset_name
 
@@ -21,8 +23,8 @@ def settings_tables() -> dict[str, Table]:
         "settings": training(),
         "methods": replay_methods(),
         "taus": thresholds(),
-        "agents_dqn": agents("DQN", presets_rl.DQN),
-        "agents_a2c": agents("A2C", presets_rl.A2C),
+        "agents_dqn": agents("DQN", presets.DQN, DQNArgs),
+        "agents_a2c": agents("A2C", presets.A2C, A2CArgs),
         "taus_policies": policy_thresholds(),
         "task_splits": task_splits(),
     }
@@ -54,11 +56,11 @@ def thresholds() -> Table:
     return plain_table(_upright(frame), "Thresholds of the heuristics (Appendix B, C.9)")
 
 
-def agents(label: str, settings: dict) -> Table:
+def agents(label: str, settings: presets.Agents, arguments: type) -> Table:
     """The hyper-parameters that differ between experiments, then those that do not."""
     columns = {}
-    for (experiment, dataset), (n, args) in settings.items():
-        values = {k: v for k, v in asdict(args).items() if k not in _NOT_SETTINGS}
+    for (experiment, dataset), (n, changes) in settings.items():
+        values = {k: v for k, v in asdict(arguments(**changes)).items() if k not in _NOT_SETTINGS}
         columns[_experiment(experiment, dataset)] = {"environments": n} | values
     frame = pd.DataFrame(columns).T
     same = [name for name in frame.columns if len(set(frame[name])) == 1]
@@ -71,9 +73,9 @@ def policy_thresholds() -> Table:
     """What the paper chose; our runs choose anew on the training environments, from this grid."""
     frame = {
         rule: {_experiment(*key): tau for key, tau in by_experiment.items()}
-        for rule, by_experiment in presets_rl.TAU.items()
+        for rule, by_experiment in presets.RL_TAU.items()
     }
-    grid = ", ".join(map(str, presets_rl.TAU_GRID))
+    grid = ", ".join(map(str, presets.RL_TAU_GRID))
     return plain_table(
         pd.DataFrame(frame),
         f"Thresholds the paper chose from {grid} (Appendix D); our runs choose anew",
