@@ -1,12 +1,12 @@
 """A complete tree: an environment whose every schedule has been trained, for instant steps.
 
-A `CompleteTree` walks like a `ScheduleTree`, except that it cannot train: a composition outside the action
-space raises. Its rows are in breadth-first order, so all complete trees of T tasks share one `TreeShape`
-and a node is a row number; `stack` turns trees into the arrays that DQN and A2C step through.
+A `CompleteTree` walks like a `ScheduleTree`, except that it cannot train: a composition outside the
+action space raises. Its rows are in breadth-first order, so all complete trees of T tasks share one
+`TreeShape` and a node is a row number; `stack` turns trees into the arrays that DQN and A2C use.
 
 On disk a row of the CSV is the network after k tasks, given the k-1 actions so far (the layout of the
-authors' released environments). `load_tables` refuses a damaged file and names the row; `complete` trains
-what a live tree lacks.
+authors' released environments). `load_tables` refuses a damaged file and names the row; `complete`
+trains what a live tree lacks.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def tree_shape(n_tasks: int) -> TreeShape:
     ]
     if sum(widths) > MAX_NODES:
         raise ValueError(
-            f"{n_tasks} tasks have {widths[-1]:,} schedules: too many for a complete tree, use a live one"
+            f"{n_tasks} tasks have {widths[-1]:,} schedules, too many to train them all: use a live tree"
         )
     first = [0, *np.cumsum(widths).tolist()]
     depth = np.repeat(np.arange(1, n_tasks + 1), widths)

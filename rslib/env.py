@@ -3,10 +3,10 @@
     env = gymnasium.make("rslib/ReplaySchedule-v0", sources="environments.csv.gz")
     observation, info = env.reset(seed=0, options={"environment": 3})
 
-A step chooses what to replay while the next task is learned: over a tree it trains (unless the
-tree knows the node), over a complete tree it looks up. Observation: validation accuracies of the first T-1
-tasks, 0 for unseen ones. Reward: mean validation accuracy of the tasks seen. Action: an index into
-the action space with the tasks seen so far; `info["action_mask"]` and `action_masks()` say which
+A step chooses what to replay while the next task is learned: over a live tree it trains (unless the
+tree knows the node), over a complete tree it looks up. Observation: validation accuracies of the first
+T-1 tasks, 0 for tasks not seen. Reward: mean validation accuracy of the tasks seen. Action: an index
+into the action space with the tasks seen so far; `info["action_mask"]` and `action_masks()` say which
 exist. The agents of this library do not use it (they step arrays); it is for everyone else's.
 """
 

@@ -234,13 +234,10 @@ A2C: Agents = {
     ("new_dataset", "notmnist"): (10, {}),
     ("new_dataset", "fashionmnist"): (30, dict(lr=3e-4, entropy_coef=0.005, n_steps=4)),
 }
-POLICY_SEEDS = 5
 
 # The quick profile: embedded data, trees of 4 tasks, minutes on two cores. The learning rates are
 # higher because there are 30 times fewer updates; the other settings are the paper's.
-QUICK_TASKS = 4
-QUICK_TRAIN, QUICK_TEST = 6, 4  # environments
-QUICK_POLICY_SEEDS = 3
+QUICK_TRAIN = 6  # environments
 QUICK_DQN = dict(lr=3e-4, episodes=250, anneal_episodes=100, hidden=128, log_every=5)
 QUICK_A2C = dict(lr=1e-3, updates=4_000, log_every=50)
 
@@ -307,11 +304,6 @@ def training_environments(experiment: str, dataset: str, n: int) -> list[tuple[s
         )
     share = n // len(sources)
     return [(source, seed) for source in sources for seed in TRAIN_SEEDS[:share]]
-
-
-def held_out_environments(experiment: str, dataset: str, n: int = 10) -> list[tuple[str, int]]:
-    """List (dataset, seed) of the first n test environments."""
-    return [(dataset, seed) for seed in TEST_SEEDS[experiment][:n]]
 
 
 def experiments_on(dataset: str, requested: str) -> tuple[str, ...]:

@@ -64,7 +64,8 @@ class Node:
     @property
     def converged(self) -> bool:
         """Whether there is a network: one that has diverged answers NaN from then on."""
-        return not np.isnan(self.test[-1, : self.depth]).any()
+        now = np.concatenate([self.val[-1, : self.depth], self.test[-1, : self.depth]])
+        return not np.isnan(now).any()
 
     @property
     def schedule(self) -> Schedule:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 
-from rslib.runs import generalization, grid, studies
+from rslib.runs import generalization, studies
 from rslib.runs.grid import Cell
 from rslib.runs.params import Parameters
+from rslib.runs.studies import STUDIES
 from rslib.schedule import path_text
 from rslib.search import SEARCHES, Result
 from rslib.store import Store
-from rslib.tree import NotTrained
 
-Study = Callable[[Parameters], list[Cell]]
 Nodes = set[tuple[str, str]]  # (environment key, path text)
 
 # Split MNIST, in hours. The authors' code, measured on one core of a 2.8 GHz server CPU (protocol.md):
@@ -29,25 +26,26 @@ PAPER_TREE = {"Split MNIST": 9.5, "Split CIFAR-10": 16.1}
 TREES, TREE_TRAININGS = 50, 1085  # of the paper, a dataset; of five tasks
 
 
-def account(asked: Sequence[tuple[str, Study]], datasets: list[Parameters], store: Store) -> str:
-    """Core-hours per experiment of the runs there are, beside the released code's and the paper's.
+def account(datasets: list[Parameters]) -> str:
+    """Core-hours per experiment of the stored runs, beside the released code's and the paper's.
 
     A training that several experiments use is counted in each: it is what one of them alone costs.
     """
-    lines = ["## What it cost\n"]
     heads = ["notebook: in the paper", "dataset", "schedules", "trainings"]
     heads += ["core-hours here", "released code, core-hours", "paper, GPU-hours"]
-    lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    everything: Nodes = set()
-    for what, study in asked:
+    lines = ["## What it cost\n", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    store, everything = Store(), set()
+    for study in (study for study in STUDIES if "acc" in study.metrics):
         for q in datasets:
-            found = list(_finished(studies.asked(study, q), store))
+            runs = studies.stored(study, [q])
+            found = [(cell, runs[cell]) for cell in runs.cells if cell in runs]
             nodes = {node for cell, result in found for node in _walked(cell, result)}
             everything |= nodes
             if found:
                 n = sum(len(result.schedules) for _, result in found)
                 theirs = _theirs(found) if q.dataset == "mnist" else ("", "")
                 counts = f"{n:,} | {len(nodes):,} | {_hours(nodes, store):.2f}"
+                what = f"`{study.notebook}`: {study.place}"
                 lines.append(f"| {what} | {q.title} | {counts} | {' | '.join(theirs)} |")
     hours = _hours(everything, store)
     text = (
@@ -58,14 +56,6 @@ def account(asked: Sequence[tuple[str, Study]], datasets: list[Parameters], stor
         "paper on its GPU). Random-best is ours, so it costs them nothing."
     )
     return "\n".join([*lines, "", text, "", *_policies(), _not_run(everything, store), ""])
-
-
-def _finished(cells: list[Cell], store: Store):
-    for cell in cells:
-        try:
-            yield cell, grid.result(cell, store)
-        except NotTrained:
-            continue
 
 
 def _walked(cell: Cell, result: Result) -> Nodes:
@@ -106,7 +96,7 @@ def _made_with(nodes: Nodes, store: Store) -> str:
 def _policies() -> list[str]:
     """What training the learned policies cost."""
     lines = []
-    for about in generalization.abouts():
+    for about in generalization.facts():
         if about["experiment"] != "new_task_order":
             continue  # the same policies, tested elsewhere
         for agent, cost in about["training"].items():

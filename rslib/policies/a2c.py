@@ -31,7 +31,7 @@ import torch
 from tqdm.auto import tqdm
 
 from rslib import schedule
-from rslib.complete_tree import Table, stack
+from rslib.complete_tree import CompleteTree, stack
 from rslib.policies.learned import LearnedPolicy
 from rslib.seeding import torch_rng
 
@@ -198,7 +198,7 @@ def sample(logits: torch.Tensor, n_allowed: int, gumbel: torch.Tensor) -> torch.
 
 @torch.no_grad()
 def train(
-    tables: Sequence[Table], args: A2CArgs | None = None, seed: int = 0, progress: bool = True
+    trees: Sequence[CompleteTree], args: A2CArgs | None = None, seed: int = 0, progress: bool = True
 ) -> tuple[LearnedPolicy, list[dict]]:
     """Train a policy on complete trees; returns it as it is after the last update, and its learning
     curve. The same seed gives the same bits on one thread, so one thread is set while this runs."""
@@ -208,14 +208,14 @@ def train(
     # which take a hundred times longer. Left on, as the learner does: torch cannot say what it was.
     torch.set_flush_denormal(True)
     try:
-        return _train(tables, args or A2CArgs(), seed, progress)
+        return _train(trees, args or A2CArgs(), seed, progress)
     finally:
         torch.set_num_threads(threads)
 
 
-def _train(tables, args, seed, progress):
-    arrays = stack(tables)
-    shape, n_envs, n_steps = arrays.shape, len(tables), args.n_steps
+def _train(trees, args, seed, progress):
+    arrays = stack(trees)
+    shape, n_envs, n_steps = arrays.shape, len(trees), args.n_steps
     n_inner, n_actions = shape.n_inner, shape.child.shape[1]
     # Environment e's state in row r is number e * n_inner + r; rewards likewise over all rows.
     states = torch.from_numpy(arrays.state).reshape(n_envs * n_inner, -1)
@@ -273,8 +273,8 @@ def _train(tables, args, seed, progress):
         "agent": "a2c",
         "seed": seed,
         "arguments": asdict(args),
-        "environments": [[t.dataset, t.seed] for t in tables],
-        "memory_size": tables[0].memory_size,
+        "environments": [[t.dataset, t.seed] for t in trees],
+        "memory_size": trees[0].memory_size,
         "torch": torch.__version__,
     }
     weights = [w.clone() for w in agent.policy.weights]

@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from tqdm.auto import tqdm
 
 from rslib import schedule
-from rslib.complete_tree import Table, stack
+from rslib.complete_tree import CompleteTree, stack
 from rslib.policies.learned import LearnedPolicy
 from rslib.seeding import torch_rng
 
@@ -152,7 +152,7 @@ def best_values(q: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def train(
-    tables: Sequence[Table], args: DQNArgs | None = None, seed: int = 0, progress: bool = True
+    trees: Sequence[CompleteTree], args: DQNArgs | None = None, seed: int = 0, progress: bool = True
 ) -> tuple[LearnedPolicy, list[dict]]:
     """Train a policy on complete trees; returns it as it is after the last episode, and its learning
     curve. The same seed gives the same bits on one thread, so one thread is set while this runs."""
@@ -162,14 +162,14 @@ def train(
     # which take a hundred times longer. Left on, as the learner does: torch cannot say what it was.
     torch.set_flush_denormal(True)
     try:
-        return _train(tables, args or DQNArgs(), seed, progress)
+        return _train(trees, args or DQNArgs(), seed, progress)
     finally:
         torch.set_num_threads(threads)
 
 
-def _train(tables, args, seed, progress):
-    arrays = stack(tables)
-    shape, n_envs = arrays.shape, len(tables)
+def _train(trees, args, seed, progress):
+    arrays = stack(trees)
+    shape, n_envs = arrays.shape, len(trees)
     n_rows, n_inner, n_actions = shape.first[-1], shape.n_inner, shape.child.shape[1]
     # Environment e's state in row r is number e * n_inner + r.
     states = torch.from_numpy(arrays.state).reshape(n_envs * n_inner, -1)
@@ -229,8 +229,8 @@ def _train(tables, args, seed, progress):
         "agent": "dqn",
         "seed": seed,
         "arguments": asdict(args),
-        "environments": [[t.dataset, t.seed] for t in tables],
-        "memory_size": tables[0].memory_size,
+        "environments": [[t.dataset, t.seed] for t in trees],
+        "memory_size": trees[0].memory_size,
         "torch": torch.__version__,
     }
     *below, w3, b3 = network.weights

@@ -31,7 +31,6 @@ from rslib.store import Store
 from rslib.tree import NotTrained, ScheduleTree
 
 AGENTS = {"dqn": (dqn.train, dqn.DQNArgs), "a2c": (a2c.train, a2c.A2CArgs)}
-MOST_TASKS = 6  # 132,300 schedules; seven tasks have 61 million
 
 Place = tuple[str, int]  # an environment: its dataset and its number
 
@@ -142,10 +141,10 @@ def train_trees(
     """
     environments = [policy_environment(dataset, n, n_tasks) for dataset, n in places]
     for environment in environments:
-        if (environment.n_tasks or 0) > MOST_TASKS:
+        if (environment.n_tasks or 0) > presets.MOST_TASKS:
             raise ValueError(
                 f"{environment.dataset}: policies are learned on whole schedule trees, and those of "
-                f"more than {MOST_TASKS} tasks are too large"
+                f"more than {presets.MOST_TASKS} tasks are too large"
             )
     found: dict[int, CompleteTree] = {}
     for i, environment in enumerate(
@@ -166,7 +165,7 @@ def _complete(environment: Environment, store: Store, frozen: bool = False) -> C
     tree = ScheduleTree(environment, store, frozen=frozen)
     whole = complete(tree)
     for rule in scoring.HEURISTICS:
-        for tau in presets.TAU_GRID:
+        for tau in presets.RL_TAU_GRID:
             scoring.follow(tree, Policy.load(f"{rule}:{tau}"))
     return whole
 
@@ -275,7 +274,7 @@ def run(
         # Rules combined with ETS choose on the default number of environments, as in the paper.
         n = presets.TAU_ENVIRONMENTS_DEFAULT if rule.startswith("ets+") else experiment.n_tau
         choosing = [trees[place] for place in _first_of_each(experiment.longest, n)]
-        tau, means = scoring.choose_tau(rule, choosing, presets.TAU_GRID)
+        tau, means = scoring.choose_tau(rule, choosing, presets.RL_TAU_GRID)
         taus += [
             {"rule": rule, "tau": value, "val": mean, "chosen": value == tau}
             for value, mean in means.items()

@@ -338,7 +338,7 @@ def environment_numbers(value: Any) -> list[int] | None:
         if not low.isdigit() or (dash and not high.isdigit()):
             raise ParameterError(f"environments are written like 0-9,20; got {value!r}")
         numbers += range(int(low), int(high or low) + 1)
-    if len(set(numbers)) < len(numbers):
+    if not numbers or len(set(numbers)) < len(numbers):
         raise ParameterError(f"environments must be given once each, got {value!r}")
     return numbers
 

@@ -1,9 +1,9 @@
 """What the numbers say, in words made from the numbers, and ours beside the paper's.
 
 No sentence is written beforehand: who is ahead, on how many seeds, whether a test calls it significant
-and whether the paper's value is met all follow from the rows. The rules of a verdict are stated with it: a
-mean is `reproduced` inside the paper's mean +- 2 of its standard deviations, a test if both find the same
-significant sign or neither finds any, a winner if the same method is best. One seed is not judged.
+and whether the paper's value is met all follow from the rows. The rules of a verdict are stated with it:
+a mean is `reproduced` inside the paper's mean +- 2 of its standard deviations, a test if both find the
+same significant sign or neither finds any, a winner if the same method is best. One seed is not judged.
 """
 
 from __future__ import annotations
