@@ -205,6 +205,11 @@ def tau(dataset: str, kind: str = "task") -> float:
     return _tau(dataset, kind)[0]
 
 
+def heuristic(dataset: str, scenario: str = "task") -> str:
+    """Name Heur-GD with the paper's threshold for a dataset in a scenario, such as "heur-gd:0.96"."""
+    return f"heur-gd:{tau(dataset, 'class' if scenario == 'class' else 'task')}"
+
+
 def tau_grid(dataset: str, kind: str = "task") -> tuple[float, ...]:
     """The values the paper searched."""
     return _tau(dataset, kind)[1]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
+from numpy.typing import ArrayLike
 from tqdm.auto import tqdm
 
 from rslib.policies import Policy
@@ -67,9 +68,8 @@ class Result:
     @property
     def best_so_far(self) -> np.ndarray:
         """Test ACC of the best schedule by validation after each rollout."""
-        comparable = np.nan_to_num(self.rewards, nan=-1.0)
-        leader = [int(np.argmax(comparable[: i + 1])) for i in range(len(comparable))]
-        return self.accs[leader]
+        leaders = [leader(self.rewards[: i + 1]) for i in range(len(self.rewards))]
+        return self.accs[leaders]
 
     def __str__(self) -> str:
         rollouts = f", {len(self.rewards)} rollouts" if len(self.rewards) > 1 else ""
@@ -80,12 +80,17 @@ class Result:
         return f"<p>{caption}</p>{self.schedule._repr_html_()}"
 
 
+def leader(rewards: ArrayLike) -> int:
+    """Find the first of the highest rewards; a run that did not converge (NaN) never leads."""
+    return int(np.argmax(np.nan_to_num(rewards, nan=-1.0)))
+
+
 def _best(policy: str, label: str, nodes: Sequence[Node], trained: int) -> Result:
-    """The first of the nodes with the highest reward; one that did not converge never leads."""
+    """Report the leader of the nodes, beside the rewards and test accuracies of all."""
     rewards = np.array([node.reward for node in nodes])
-    leader = nodes[int(np.argmax(np.nan_to_num(rewards, nan=-1.0)))]
     accs = np.array([node.acc for node in nodes])
-    return Result(policy, label, leader, rewards, accs, tuple(n.schedule for n in nodes), trained)
+    schedules = tuple(node.schedule for node in nodes)
+    return Result(policy, label, nodes[leader(rewards)], rewards, accs, schedules, trained)
 
 
 # -- following a policy ----------------------------------------------------------------------------
