@@ -105,7 +105,7 @@ def test_a_step_is_two_rows_of_the_accuracy_matrix():
 
 @pytest.mark.parametrize("selection", ["uniform", "kmeans", "mof"])
 def test_replayed_images_are_those_the_learner_was_given(selection, monkeypatch):
-    """Other pictures than the replayed ones would be worse than none."""
+    """Broken: the images that are shown are not those that were replayed."""
     from rslib import learner as module
 
     given_memories, fill = [], module.fill

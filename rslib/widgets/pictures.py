@@ -101,26 +101,25 @@ def search_tree(search: ReplayedSearch, rollouts: int) -> Figure:
     place = _positions(nodes)
     leader = search.best_after(rollouts).path
     fig, (ax,) = style.panels(1, 1, 6.2, 3.4)
-    edges = [(node[:-1], node) for node in nodes if node]
-    on_path = [leader[: len(child)] == child for _, child in edges]
+    below_root = [node for node in nodes if node]
+    on_path = {leader[:k] for k in range(1, len(leader) + 1)}
     ax.add_collection(
         LineCollection(
-            [(place[a], place[b]) for a, b in edges],
-            colors=["black" if on else "#BBBBBB" for on in on_path],
-            linewidths=[1.6 if on else 0.6 for on in on_path],
+            [(place[node[:-1]], place[node]) for node in below_root],
+            colors=["black" if node in on_path else "#BBBBBB" for node in below_root],
+            linewidths=[1.6 if node in on_path else 0.6 for node in below_root],
             zorder=1,
         )
     )
     x, y = zip(*(place[node] for node in nodes))
-    visits = np.array([nodes[node][0] for node in nodes])
-    best = 100 * np.array([nodes[node][1] for node in nodes])
+    visits, best = np.array([*nodes.values()]).T
     drawn = ax.scatter(
-        x, y, s=12 + 260 * visits / visits.max(), c=best, cmap="viridis", zorder=2,
+        x, y, s=12 + 260 * visits / visits.max(), c=100 * best, cmap="viridis", zorder=2,
         edgecolors="black", linewidths=0.4,
     )  # fmt: skip
     fig.colorbar(drawn, ax=ax, label="best validation accuracy below (%)", pad=0.01)
     for node in nodes:
-        if node and leader[: len(node)] == node:
+        if node in on_path:
             text = ",".join(map(str, node[-1]))
             ax.annotate(
                 text, place[node], xytext=(9, 5), textcoords="offset points", fontsize=7,
@@ -143,7 +142,7 @@ def _positions(nodes: Iterable[Path]) -> dict[Path, tuple[float, float]]:
     x = {node: float(i) for i, node in enumerate(n for n in ordered if n not in children)}
     for node in sorted(children, key=len, reverse=True):
         x[node] = (x[children[node][0]] + x[children[node][-1]]) / 2
-    return {node: (x[node], -float(len(node))) for node in ordered}
+    return {node: (x[node], -len(node)) for node in ordered}
 
 
 @style.styled
