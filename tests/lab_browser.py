@@ -43,10 +43,8 @@ SETTINGS = {
     # Otherwise a notification asks whether to fetch news, and lies over the page.
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
 }
-# Console errors that say nothing about the notebook; the shorter this list, the better.
-HARMLESS: tuple[str, ...] = ()
 
-PANEL = "window.jupyterapp?.shell?.currentWidget"  # there by --expose-app-in-browser
+PANEL = "window.jupyterapp?.shell?.currentWidget"  # exposed by --expose-app-in-browser
 KERNEL = f"{PANEL}?.sessionContext?.session?.kernel"
 IDLE = f'{KERNEL}?.connectionStatus === "connected" && {KERNEL}.status === "idle"'
 CELLS = f"{PANEL}.content.widgets.map(cell => cell.model).filter(m => m.type === 'code')"
@@ -120,7 +118,7 @@ def serve_lab(folder: Path):
 def _wait_for_answer(server, process, log):
     deadline = time.monotonic() + BOUND
     while True:
-        with suppress(OSError):  # refused, reset, or too slow: not there yet
+        with suppress(OSError):  # refused, reset or too slow, as it has not started yet
             server.rest("api/status")
             return
         late = time.monotonic() > deadline
@@ -141,7 +139,7 @@ def _end(server, process):
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(30)
-    with suppress(ProcessLookupError):  # nobody left in the server's group: the usual case
+    with suppress(ProcessLookupError):  # the server's group is empty already, as usual
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(30)
     _, stubborn = psutil.wait_procs(family, timeout=5)  # workers that a kernel has forgotten
@@ -173,18 +171,18 @@ def chromium():
             browser.close()
 
 
-def open_notebook(browser: Browser, server: Server, name: str, width=1280, height=900) -> Page:
-    """A page with the notebook open and its kernel ready.
+def open_notebook(browser: Browser, server: Server, name: str) -> Page:
+    """Open a notebook in a new page, with its kernel ready.
 
-    `page.problems` gathers what the reader is not told: errors on the browser's console, uncaught
+    `page.problems` gathers what a reader does not see: errors on the browser's console, uncaught
     exceptions, and tracebacks of the kernel, also those of a widget's callback, which no cell shows.
     """
-    page = browser.new_page(viewport={"width": width, "height": height})
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.set_default_timeout(BOUND * 1000)
     page.problems = problems = []
 
     def note(message):
-        if message.type == "error" and not any(h in message.text for h in HARMLESS):
+        if message.type == "error":
             problems.append(f"{COLOUR.sub('', message.text)} ({message.location.get('url')})")
 
     page.on("console", note)
@@ -203,27 +201,27 @@ def open_notebook(browser: Browser, server: Server, name: str, width=1280, heigh
     return page
 
 
-def _wait(page, condition, what, timeout=BOUND):
-    """The value of a JavaScript condition once it holds."""
+def _wait(page, condition, what):
+    """Wait until a JavaScript condition holds, and return its value."""
     try:
-        options = {"timeout": timeout * 1000, "polling": 100}
+        options = {"timeout": BOUND * 1000, "polling": 100}
         return page.wait_for_function(f"() => {condition}", **options).json_value()
     except BrowserTimeout:  # most often a dialog is in the way: which kernel to use?
-        asked, problems = text_of(page, ".jp-Dialog"), page.problems
-        raise AssertionError(f"{timeout} s for {what}; dialog: {asked!r}; problems: {problems}")
+        dialog, problems = text_of(page, ".jp-Dialog"), page.problems
+        raise AssertionError(f"{BOUND} s for {what}; dialog: {dialog!r}; problems: {problems}")
 
 
-def run_all(page: Page, stderr_ok=False, timeout=BOUND):
-    """Run > Run All Cells, to its end; raises with what a cell shows as error, or on stderr."""
-    _run(page, "notebook:run-all-cells", stderr_ok, timeout)
+def run_all(page: Page, stderr_ok=False):
+    """Choose Run > Run All Cells and wait for its end; raises if a cell shows an error or stderr."""
+    _run(page, "notebook:run-all-cells", stderr_ok)
 
 
-def restart_and_run_all(page: Page, stderr_ok=False, timeout=BOUND):
-    """Kernel > Restart Kernel and Run All Cells, saying yes to the question; otherwise run_all."""
-    _run(page, "notebook:restart-run-all", stderr_ok, timeout, ask=True)
+def restart_and_run_all(page: Page, stderr_ok=False):
+    """Choose Kernel > Restart Kernel and Run All Cells, confirm its dialog, and go on as `run_all`."""
+    _run(page, "notebook:restart-run-all", stderr_ok, confirm=True)
 
 
-def _run(page, command, stderr_ok, timeout, ask=False):
+def _run(page, command, stderr_ok, confirm=False):
     # The command's promise is kept when the last cell has ended; waiting for it inside evaluate
     # would have no bound, so it leaves a word and wait_for_function looks for that.
     page.evaluate(
@@ -234,11 +232,11 @@ def _run(page, command, stderr_ok, timeout, ask=False):
         }""",
         command,
     )
-    if ask:
+    if confirm:
         page.locator(".jp-Dialog .jp-Dialog-button.jp-mod-accept").click()
-    ran = _wait(page, "window.ran", f"{command} to end", timeout)
+    ran = _wait(page, "window.ran", f"{command} to end")
     assert ran == "ended", f"{command}: {ran}"
-    _wait(page, IDLE, "the kernel to be idle", timeout)
+    _wait(page, IDLE, "the kernel to be idle")
     # JupyterLab draws an error as if it were stderr, so errors are read from the notebook itself.
     shown = page.evaluate(
         f"""() => {CELLS}.flatMap(m => m.outputs.toJSON())
@@ -255,13 +253,13 @@ def _run(page, command, stderr_ok, timeout, ask=False):
 
 
 def text_of(page: Page, css: str):
-    """The text of the first element that `css` finds, None where there is none; does not wait."""
+    """Read the text of the first element that `css` finds, None if it finds none; does not wait."""
     texts = page.locator(css).all_inner_texts()
     return texts[0].strip() if texts else None
 
 
 def wait_for_text(page: Page, css: str, expected, timeout=BOUND):
-    """Waits until the text is `expected`, or `expected(text)` is true; the text."""
+    """Wait until the text is `expected`, or `expected(text)` is true, and return it."""
     deadline = time.monotonic() + timeout
     while True:
         text = text_of(page, css)
@@ -271,8 +269,3 @@ def wait_for_text(page: Page, css: str, expected, timeout=BOUND):
             f"{css}: {text!r} after {timeout} s, not {expected!r}; {page.problems}"
         )
         page.wait_for_timeout(50)  # unlike time.sleep, lets the browser's events in
-
-
-def screenshot(page: Page, path: Path, css=".jp-Cell-outputArea"):
-    """A picture of the first element that `css` finds, scrolled into sight."""
-    page.locator(css).first.screenshot(path=path, animations="disabled")

@@ -13,8 +13,7 @@ pytest.importorskip("playwright")
 import lab_browser as lab
 
 from rslib import Environment, Schedule, ScheduleTree, Store, run_policy
-from rslib.widgets.growth import Growth
-from rslib.widgets.records import Record
+from rslib.widgets.known import KnownSchedules, ReplayedSearch
 from tools import report
 
 pytestmark = pytest.mark.browser
@@ -101,8 +100,8 @@ def test_you_are_the_scheduler(page):
     mine = Schedule([(10,), (0, 10), (4, 3, 3), (3, 3, 2, 2)])
     lab.wait_for_text(page, f"{PLAY} .acc-you", percent(tree().walk(mine).acc))
     lab.wait_for_text(page, f"{PLAY} .acc-ets", percent(run_policy(tree(), "ets").acc))
-    lab.wait_for_text(page, f"{PLAY} .acc-mcts", percent(Growth(tree()).best.acc))
-    best = max(node.acc for node in Record.of(tree()).nodes.values())
+    lab.wait_for_text(page, f"{PLAY} .acc-mcts", percent(ReplayedSearch(tree()).best.acc))
+    best = max(node.acc for node in KnownSchedules.of(tree()).nodes.values())
     lab.wait_for_text(page, f"{PLAY} .acc-best", percent(best))
     copied = page.locator(f"{PLAY} textarea").input_value()
     assert copied == f"rslib.Schedule({list(mine.compositions)})"
@@ -112,23 +111,23 @@ def test_you_are_the_scheduler(page):
 def test_inspecting_schedules(page):
     """Broken: the numbers on the page are not those of the schedule that was chosen."""
     accs = f"{INSPECT} .rslib-summary .acc"
-    record = Record.of(tree())
+    known = KnownSchedules.of(tree())
     chosen = page.locator(f"{INSPECT} select").nth(3)  # schedule A, after dataset, settings, seed
     page.locator(f"{INSPECT} button", has_text="Refresh").click()  # for what was played meanwhile
-    second = f"#2 of {len(record)}: "
+    second = f"#2 of {len(known)}: "
     until(page, lambda: any(second in label for label in labels(chosen)), "all schedules")
     label = next(label for label in labels(chosen) if second in label)
     chosen.select_option(label)
-    node = list(record.nodes.values())[1]
+    node = list(known.nodes.values())[1]
     until(page, lambda: "A: #2 of" in shown(page, INSPECT), "schedule 2")
     lab.wait_for_text(page, accs, percent(node.acc))
     chosen.focus()
     for key in ("Space", "ArrowDown", "Enter"):  # by keyboard: the next one in the opened list
         page.keyboard.press(key)
-    node = list(record.nodes.values())[2]
+    node = list(known.nodes.values())[2]
     until(page, lambda: "A: #3 of" in shown(page, INSPECT), "schedule 3")
     lab.wait_for_text(page, accs, percent(node.acc))
-    rank = f"{record.rank(node)} of {len(record)}"
+    rank = f"{known.rank(node)} of {len(known)}"
     until(page, lambda: rank in shown(page, INSPECT), f"its rank, {rank}")
 
     page.locator(f"{INSPECT} .noUi-handle").focus()
@@ -160,14 +159,14 @@ def shown(page, css: str) -> str:
 
 def test_exploring_a_search(page):
     """Broken: the slider shows another rollout than it says."""
-    growth = Growth(tree())
+    search = ReplayedSearch(tree())
     page.locator(f"{EXPLORE} .noUi-handle").focus()
     page.keyboard.press("Home")
     for rollout in (1, 2):
-        acc = percent(growth.leaves[rollout - 1].acc)
+        acc = percent(search.leaves[rollout - 1].acc)
         lab.wait_for_text(page, EXPLORE, re.compile(rf"\brollout {rollout}\b").search)
         lab.wait_for_text(page, f"{EXPLORE} .acc", acc)
-        lab.wait_for_text(page, f"{EXPLORE} .best", percent(growth.best_after(rollout).acc))
+        lab.wait_for_text(page, f"{EXPLORE} .best", percent(search.best_after(rollout).acc))
         page.keyboard.press("ArrowRight")
     assert page.problems == []
 

@@ -1,8 +1,9 @@
-"""Schedules to touch: three panels for JupyterLab, each with `.figure` where widgets cannot run.
+"""Three panels for JupyterLab, each with a static `.figure` for pages where widgets cannot run.
 
-`inspect_schedule` looks at what is in the store, `play` makes you the scheduler, `explore_tree` shows a
-search as it grew. `records`, `game` and `growth` hold what the panels know and can be used without a
-browser; `pictures` draws it; `inspector`, `player` and `explorer` are the controls around it.
+`inspect_schedule` shows the schedules in the store, `play` makes you the scheduler, `explore_tree`
+shows a search rollout by rollout. `known` (what has been evaluated) and `game` (the moves of `play`)
+need no browser; `pictures` draws, `panel` has the controls and tables that all three share, and
+`inspector`, `player` and `explorer` are the panels.
 """
 
 from rslib.widgets.explorer import explore_tree

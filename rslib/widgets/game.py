@@ -1,8 +1,8 @@
-"""You are the scheduler: the state of a game of `play`, without its controls.
+"""The game behind `play`, without its controls: one walk through the schedule tree, move by move.
 
-At every task the memory is shared out over the old tasks and the network trained; moves can be taken
-back, and what the tree knows is there at once. Training runs in one thread of its own, in which the
-tree lives (neither a learner nor a connection can be shared by threads); every answer is a `Future`.
+At every task the memory is shared out over the old tasks and the network is trained. Moves can be
+taken back, and a move that the tree knows takes no time. Training runs in one thread of its own, in
+which the tree lives (threads can share neither a learner nor a connection); it returns a `Future`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from dataclasses import dataclass
 
 from rslib import schedule, search
 from rslib.environment import Environment
-from rslib.schedule import Composition, Schedule
+from rslib.schedule import Composition, Path, Schedule
 from rslib.store import Store
 from rslib.tree import Node, ScheduleTree
-from rslib.widgets.growth import Growth
-from rslib.widgets.records import Record
+from rslib.widgets.known import KnownSchedules, ReplayedSearch
 
 
 class Cancelled(Exception):
-    """The training was stopped by hand; nothing of it is kept."""
+    """Raised in a training that a person has stopped; nothing of it is stored."""
 
 
 @dataclass(frozen=True)
@@ -30,17 +29,17 @@ class Standing:
     """One line of the final score."""
 
     name: str
-    node: Node | None  # None: not known here
+    node: Node | None  # None if it is not known
     note: str = ""
 
 
 def share_out(
     counts: Sequence[int], changed: int, value: int, available: Sequence[int], total: int
 ) -> Composition:
-    """The counts after one of them was set: the others give or take, so that the sum stays.
+    """Set one count and change the others so that their sum stays `total`.
 
-    They keep their proportions to each other as far as whole samples and pools allow; where all of
-    them were zero they share equally.
+    The others keep their proportions as far as whole samples and pools allow; if all of them are
+    zero, they share equally.
     """
     others = [i for i in range(len(counts)) if i != changed]
     room = sum(available[i] for i in others)
@@ -59,22 +58,22 @@ class Game:
     def __init__(self, environment: Environment, store: Store | None):
         self.environment, self.n_tasks = environment, environment.n_tasks or 0
         self.node: Node | None = None  # None until task 1 is learned
-        self.steps = 0  # done by the training that is going on
-        self._store = store  # only its place: the thread opens its own
+        self.steps = 0  # of the current training
+        self._store = store  # only its folders are used; the thread opens a store of its own
         self._cancelled = threading.Event()
         self._thread = ThreadPoolExecutor(1, "rslib-play")
         self._tree: ScheduleTree | None = None
-        self.available: list[int] = []  # samples per task; known when task 1 is learned
+        self.available: list[int] = []  # samples per task, set once task 1 is learned
 
     # -- moves -------------------------------------------------------------------------------------
 
     @property
-    def path(self) -> tuple[Composition, ...]:
+    def path(self) -> Path:
         return self.node.path if self.node else ()
 
     @property
     def next_task(self) -> int:
-        """The task to learn next; beyond the last one when the game is over."""
+        """The task to learn next; T + 1 when the game is over."""
         return len(self.path) + 2 if self.node else 1
 
     @property
@@ -83,7 +82,7 @@ class Game:
 
     @property
     def total(self) -> int:
-        """How many samples are to be shared out now: M, or all there are where they are fewer."""
+        """How many samples to share out now: M, or the whole pools if they hold fewer."""
         k = self.next_task - 1
         return min(self.environment.budget(k), sum(self.available[:k]))
 
@@ -96,12 +95,12 @@ class Game:
         return share_out(counts, changed, value, self.available[:k], self.total)
 
     def train(self, composition: Composition | None = None) -> Future[Node]:
-        """Learn the next task replaying this; without a composition, task 1."""
+        """Learn the next task with this replay; without a composition, learn task 1."""
         self._cancelled.clear()
         path = () if composition is None else (*self.path, tuple(composition))
         return self._thread.submit(self._walk, path)
 
-    def _walk(self, path: tuple[Composition, ...]) -> Node:
+    def _walk(self, path: Path) -> Node:
         if self._tree is None:
             store = Store(self._store.folder, self._store.shipped) if self._store else None
             self._tree = ScheduleTree(self.environment, store)
@@ -118,11 +117,11 @@ class Game:
             raise Cancelled
 
     def cancel(self) -> None:
-        """Stop the training that is going on, before its next step."""
+        """Stop the current training before its next step."""
         self._cancelled.set()
 
     def back(self) -> Composition | None:
-        """Take the last move back; returns it, so that it can be changed and tried again."""
+        """Take the last move back and return it, so that it can be changed and tried again."""
         if self.node is None or not self.path:
             return None
         last, t = self.path[-1], self.node.depth
@@ -131,30 +130,30 @@ class Game:
 
     @property
     def schedule(self) -> Schedule:
-        """Your moves so far."""
+        """The moves so far."""
         return Schedule(self.path)
 
     # -- the score ---------------------------------------------------------------------------------
 
     def standings(self) -> Future[list[Standing]]:
-        """You, ETS, MCTS and the best known schedule; trains ETS if it has to."""
+        """Compare you with ETS (trained if need be), MCTS and the best known schedule."""
         self._cancelled.clear()
         return self._thread.submit(self._standings, self.node)
 
     def _standings(self, yours: Node | None) -> list[Standing]:
         assert self._tree is not None
         ets = search.run_policy(self._tree, "ets").node
-        grown = Growth(self._tree)
+        replayed = ReplayedSearch(self._tree)
         mcts = Standing("MCTS", None, "not searched yet: rslib.mcts(tree, 20)")
-        if len(grown):
-            mcts = Standing("MCTS", grown.best, f"{len(grown)} rollouts")
-        record = Record.of(self._tree)
-        best = max(record.nodes.values(), key=lambda node: node.acc)
+        if len(replayed):
+            mcts = Standing("MCTS", replayed.best, f"{len(replayed)} rollouts")
+        known = KnownSchedules.of(self._tree)
+        best = max(known.nodes.values(), key=lambda node: node.acc)
         return [
             Standing("You", yours),
             Standing("ETS", ets, "equal shares"),
             mcts,
-            Standing("Best known", best, f"by test, of {len(record)} schedules"),
+            Standing("Best known", best, f"by test, of {len(known)} schedules"),
         ]
 
     def close(self) -> None:

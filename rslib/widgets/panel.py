@@ -1,4 +1,4 @@
-"""What the panels have in common: a box of controls that is also a picture where widgets cannot run.
+"""What the panels share: a box of controls that is also a picture, its controls, its tables.
 
 A panel's output carries its figure beside the widget, so that GitHub's preview and the offline report
 show the figure; JupyterLab prefers the widget.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ipywidgets
@@ -16,6 +17,7 @@ import numpy as np
 from ipywidgets import HTML, Box, Layout, VBox
 from matplotlib.figure import Figure
 
+from rslib.tree import Node
 from rslib.widgets import pictures
 
 _WIDE = {"description_width": "initial"}  # no label is cut off
@@ -23,6 +25,8 @@ _WIDE = {"description_width": "initial"}  # no label is cut off
 
 class Panel(VBox):
     """A vertical box with `.figure`, the matplotlib figure of its current state."""
+
+    _filling = False
 
     @property
     def figure(self) -> Figure:
@@ -33,17 +37,34 @@ class Panel(VBox):
         bundle["image/png"] = base64.b64encode(pictures.png(self.figure)).decode()
         return bundle
 
+    def on_change(self, function: Callable[[dict], None], *controls: ipywidgets.Widget) -> None:
+        """Call a function with every change a person makes to one of the controls."""
+        for control in controls:
+            control.observe(lambda event: self._filling or function(event), "value")
+
+    @contextmanager
+    def filling(self) -> Iterator[None]:
+        """Let the panel set its own controls; `on_change` ignores those changes."""
+        self._filling = True
+        try:
+            yield
+        finally:
+            self._filling = False
+
+
+# -- controls --------------------------------------------------------------------------------------
+
 
 def row(*children: ipywidgets.Widget) -> Box:
-    """Side by side where there is room, below each other where there is not."""
+    """Put widgets side by side, or below each other where the page is too narrow."""
     return Box(
         children, layout=Layout(flex_flow="row wrap", align_items="flex-start", width="100%")
     )
 
 
-def dropdown(label: str, options: Sequence = (), width: str = "auto") -> ipywidgets.Dropdown:
+def dropdown(label: str, width: str = "auto") -> ipywidgets.Dropdown:
     return ipywidgets.Dropdown(
-        description=label, options=options, style=_WIDE, layout=Layout(width=width, max_width="98%")
+        description=label, style=_WIDE, layout=Layout(width=width, max_width="98%")
     )
 
 
@@ -65,16 +86,23 @@ def button(label: str, hint: str, style: str = "") -> ipywidgets.Button:
     )
 
 
-def told(text: str, name: str = "") -> HTML:
-    """A place for words; `name` is what a test or a style sheet finds it by."""
-    place = HTML(text, layout=Layout(max_width="100%", overflow="auto"))  # scrolls by itself
+def text(name: str = "") -> HTML:
+    """Make an empty place for text; a test or a style sheet finds it by its class `name`."""
+    place = HTML(layout=Layout(max_width="100%", overflow="auto"))  # scrolls by itself
     if name:
         place.add_class(name)
     return place
 
 
+# -- text ------------------------------------------------------------------------------------------
+
+
+def paragraph(words: str) -> str:
+    return f"<p>{html.escape(words)}</p>"
+
+
 def table(head: Iterable[str], body: Iterable[Iterable[str]], caption: str) -> str:
-    """A small table; cells are text that is already safe (use `percent`, `change`, `html.escape`)."""
+    """Render a small table; its cells are safe HTML (`percent`, `change`, `html.escape`)."""
     cells = "".join(f"<th scope='col' style='padding:0 .6em'>{c}</th>" for c in head)
     css = "padding:0 .6em;text-align:right;white-space:nowrap"
     rows = "".join(
@@ -88,12 +116,27 @@ def table(head: Iterable[str], body: Iterable[Iterable[str]], caption: str) -> s
     )
 
 
-def percent(value: float) -> str:
-    return "–" if np.isnan(value) else f"{value:.2%}"
+def step_table(node: Node, task: int, caption: str) -> str:
+    """Render what learning `task` did: what was replayed, and test accuracies before and after."""
+    replayed = node.path[task - 2] if task > 1 else ()
+    before, after = node.test[task - 1, :task], node.test[task, :task]
+    body = [
+        ["replayed", *map(str, replayed), "new"],
+        ["before", *map(percent, before)],
+        ["after", *map(percent, after)],
+        ["change", *map(change, after - before)],
+    ]
+    return table(["", *(f"task {i}" for i in range(1, task + 1))], body, caption)
+
+
+def percent(value: float, name: str = "") -> str:
+    """Format a fraction; a test finds it by its class `name`."""
+    shown = "–" if np.isnan(value) else f"{value:.2%}"
+    return f"<span class='{name}'>{shown}</span>" if name else shown
 
 
 def change(value: float) -> str:
-    """A difference in percentage points, its direction in sign and arrow, not in colour alone."""
+    """Format a difference in percentage points; sign and arrow say its direction, not colour alone."""
     if np.isnan(value):
         return "–"
     points = 100 * value

@@ -1,4 +1,4 @@
-"""What the panels draw: one run with its bubbles, the ranking of all schedules, the search tree."""
+"""What the panels draw: a run above its schedule, the ranking of all schedules, the search tree."""
 
 from __future__ import annotations
 
@@ -15,32 +15,35 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from rslib.schedule import Schedule
+from rslib.schedule import Path, Schedule
 from rslib.show import style
 from rslib.show.schedules import bubble, draw_accuracies
 from rslib.tree import Node
-from rslib.widgets.growth import Growth, Path_
+from rslib.widgets.known import ReplayedSearch
 
-SCREEN = 110  # dots per inch on a page: 8 point letters are 12 pixels high
+SCREEN = 110  # dots per inch on a page, where 8 point letters are 12 pixels high
+IMAGES = 10  # samples of a task in a row
 
 
 @style.styled
 def run(name: str, node: Node, task: int | None = None, low: float | None = None) -> Figure:
-    """One run: accuracies above (from `low` on), its schedule below; `task` marks a moment."""
+    """Draw a run's accuracies (the axis starts at `low`) above its schedule; `task` is marked."""
     fig, (above, below) = style.panels(2, 1, 3.6, 2.2)
-    _run(above, below, name, node, task, lowest([node]) if low is None else low)
+    _draw_run(above, below, name, node, task, lowest([node]) if low is None else low)
     style.task_key(fig, [above, below], node.environment.n_tasks or 0)
     return fig
 
 
 def lowest(nodes: Iterable[Node]) -> float:
-    """The lowest accuracy of a learned task in any of the runs: where a common axis starts."""
+    """Find the lowest accuracy of a learned task in any of the runs, where a common axis starts."""
     return min(node.test[t, :t].min() for node in nodes for t in range(1, node.depth + 1))
 
 
-def _run(above: Axes, below: Axes, name: str, node: Node, task: int | None, low: float) -> None:
+def _draw_run(
+    above: Axes, below: Axes, name: str, node: Node, task: int | None, low: float
+) -> None:
     n_tasks = node.environment.n_tasks or 0
-    missing = n_tasks - node.depth  # in a game: drawn as places still empty, so that axes stay put
+    missing = n_tasks - node.depth  # tasks a game has not reached stay empty, and the axes the same
     to_come = [(0,) * k for k in range(node.depth, n_tasks)]
     draw_accuracies(above, np.pad(node.test, ((0, missing), (0, 0)), constant_values=np.nan), name)
     above.set_title(f"{name}\nACC {node.acc:.2%}")
@@ -54,13 +57,13 @@ def _run(above: Axes, below: Axes, name: str, node: Node, task: int | None, low:
 
 @style.styled
 def ranking(accs: Sequence[float], marks: Mapping[str, float]) -> Figure:
-    """Test ACC of every evaluated schedule, best first, with some of them marked."""
+    """Draw the test ACC of every evaluated schedule, best first, and mark some of them."""
     fig, (ax,) = style.panels(1, 1, 5.6, 1.7)
-    _ranking(ax, accs, marks)
+    _draw_ranking(ax, accs, marks)
     return fig
 
 
-def _ranking(ax: Axes, accs: Sequence[float], marks: Mapping[str, float]) -> None:
+def _draw_ranking(ax: Axes, accs: Sequence[float], marks: Mapping[str, float]) -> None:
     ordered = 100 * np.sort(np.asarray(accs))[::-1]
     ax.plot(np.arange(1, len(ordered) + 1), ordered, ".", color="#888888", markersize=3)
     for i, (name, acc) in enumerate(marks.items()):
@@ -76,48 +79,47 @@ def _ranking(ax: Axes, accs: Sequence[float], marks: Mapping[str, float]) -> Non
 def inspection(
     runs: Mapping[str, Node], task: int | None, accs: Sequence[float], marks: Mapping[str, float]
 ) -> Figure:
-    """Two runs side by side above the ranking: the static form of `inspect_schedule`."""
+    """Draw two runs side by side above the ranking, the static form of `inspect_schedule`."""
     fig = plt.figure(figsize=(style.PAGE, 5.6))
     plt.close(fig)
     grid = fig.add_gridspec(3, 2, height_ratios=(1, 1, 0.8))
     for column, (name, node) in enumerate(runs.items()):
         above, below = (fig.add_subplot(grid[row, column]) for row in (0, 1))
-        _run(above, below, name, node, task, lowest(runs.values()))
-    _ranking(fig.add_subplot(grid[2, :]), accs, marks)
+        _draw_run(above, below, name, node, task, lowest(runs.values()))
+    _draw_ranking(fig.add_subplot(grid[2, :]), accs, marks)
     style.task_key(fig, fig.axes[:-1], next(iter(runs.values())).environment.n_tasks or 0)
     return fig
 
 
 @style.styled
-def search_tree(growth: Growth, rollouts: int) -> Figure:
-    """The search tree: area by visits, colour by the best reward below, the leader's way in black.
+def search_tree(search: ReplayedSearch, rollouts: int) -> Figure:
+    """Draw the nodes that a search has chosen itself, from the root (task 1) down.
 
-    Levels are tasks from the root (task 1) down; only what the search itself has visited is drawn.
+    A node's area is its visits, its colour the best reward below it; the leader's path is black.
     """
-    nodes = growth.nodes(rollouts)
-    place = _tidy(nodes)
-    leader = growth.best_after(rollouts).path
+    nodes = search.nodes(rollouts)
+    place = _positions(nodes)
+    leader = search.best_after(rollouts).path
     fig, (ax,) = style.panels(1, 1, 6.2, 3.4)
-    edges = [(node[:-1], node) for node in nodes if node]
-    on_way = [leader[: len(child)] == child for _, child in edges]
+    below_root = [node for node in nodes if node]
+    on_path = {leader[:k] for k in range(1, len(leader) + 1)}
     ax.add_collection(
         LineCollection(
-            [(place[a], place[b]) for a, b in edges],
-            colors=["black" if way else "#BBBBBB" for way in on_way],
-            linewidths=[1.6 if way else 0.6 for way in on_way],
+            [(place[node[:-1]], place[node]) for node in below_root],
+            colors=["black" if node in on_path else "#BBBBBB" for node in below_root],
+            linewidths=[1.6 if node in on_path else 0.6 for node in below_root],
             zorder=1,
         )
     )
     x, y = zip(*(place[node] for node in nodes))
-    visits = np.array([nodes[node][0] for node in nodes])
-    best = 100 * np.array([nodes[node][1] for node in nodes])
+    visits, best = np.array([*nodes.values()]).T
     drawn = ax.scatter(
-        x, y, s=12 + 260 * visits / visits.max(), c=best, cmap="viridis", zorder=2,
+        x, y, s=12 + 260 * visits / visits.max(), c=100 * best, cmap="viridis", zorder=2,
         edgecolors="black", linewidths=0.4,
     )  # fmt: skip
     fig.colorbar(drawn, ax=ax, label="best validation accuracy below (%)", pad=0.01)
     for node in nodes:
-        if node and leader[: len(node)] == node:
+        if node in on_path:
             text = ",".join(map(str, node[-1]))
             ax.annotate(
                 text, place[node], xytext=(9, 5), textcoords="offset points", fontsize=7,
@@ -130,29 +132,22 @@ def search_tree(growth: Growth, rollouts: int) -> Figure:
     return fig
 
 
-def _tidy(nodes: Mapping[Path_, object]) -> dict[Path_, tuple[float, float]]:
-    """Childless nodes side by side in order, every other node in the middle of its children."""
-    children: dict[Path_, list[Path_]] = {}
-    for node in sorted(nodes, key=lambda path: [[-n for n in c] for c in path]):
+def _positions(nodes: Iterable[Path]) -> dict[Path, tuple[float, float]]:
+    """Put childless nodes side by side in order, every other node in the middle of its children."""
+    ordered = sorted(nodes, key=lambda path: [[-n for n in c] for c in path])
+    children: dict[Path, list[Path]] = {}
+    for node in ordered:
         if node:
             children.setdefault(node[:-1], []).append(node)
-    x: dict[Path_, float] = {}
-    ends = 0
-    for node in _below((), children):
-        below = [x[child] for child in children.get(node, ())]
-        x[node] = (below[0] + below[-1]) / 2 if below else float(ends)
-        ends += not below
-    return {node: (x[node], -float(len(node))) for node in nodes}
-
-
-def _below(node: Path_, children: Mapping[Path_, list[Path_]]) -> list[Path_]:
-    """A node and all below it, children before their parents."""
-    return [n for child in children.get(node, ()) for n in _below(child, children)] + [node]
+    x = {node: float(i) for i, node in enumerate(n for n in ordered if n not in children)}
+    for node in sorted(children, key=len, reverse=True):
+        x[node] = (x[children[node][0]] + x[children[node][-1]]) / 2
+    return {node: (x[node], -len(node)) for node in ordered}
 
 
 @style.styled
-def words(text: str) -> Figure:
-    """A sentence where there is nothing to draw."""
+def sentence(text: str) -> Figure:
+    """Draw a sentence, for a panel that has nothing else to show."""
     fig, (ax,) = style.panels(1, 1, style.PAGE, 0.6)
     ax.axis("off")
     ax.text(0, 0.5, text, va="center", wrap=True, transform=ax.transAxes)
@@ -169,23 +164,23 @@ def png(figure: Figure) -> bytes:
 
 
 def as_html(figure: Figure, alt: str) -> str:
-    """A figure for a page: never wider than its place, with words for those who cannot see it."""
+    """Embed a figure in a page, never wider than its place; `alt` describes it for screen readers."""
     width = round(figure.get_figwidth() * SCREEN)
     return _img(png(figure), alt, f"width:{width}px;max-width:100%;height:auto")
 
 
-def images_as_html(images: np.ndarray, alt: str, most: int = 10) -> str:
-    """A few samples in a row, pixels kept square and sharp."""
-    shown = images[:most]  # (n, channels, height, width), in [0, 1]
+def images_as_html(images: np.ndarray, alt: str) -> str:
+    """Embed the first samples in a row, pixels kept square and sharp."""
+    shown = images[:IMAGES]  # (n, channels, height, width), in [0, 1]
     if shown.shape[1] not in (1, 3):
         shown = shown[:, :1]
     row = np.concatenate([np.pad(x, ((0, 0), (1, 1), (1, 1)), constant_values=1) for x in shown], 2)
     pixels = np.ascontiguousarray((255 * row.clip(0, 1)).astype(np.uint8).transpose(1, 2, 0))
     out = io.BytesIO()
     Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(out, "PNG")
-    more = f" and {len(images) - most} more" if len(images) > most else ""
-    style_ = "height:34px;max-width:100%;image-rendering:pixelated;vertical-align:middle"
-    return _img(out.getvalue(), alt, style_) + more
+    more = f" and {len(images) - IMAGES} more" if len(images) > IMAGES else ""
+    css = "height:34px;max-width:100%;image-rendering:pixelated;vertical-align:middle"
+    return _img(out.getvalue(), alt, css) + more
 
 
 def _img(content: bytes, alt: str, css: str) -> str:

@@ -1,4 +1,4 @@
-"""`play`: you are the scheduler. Share out the memory, train, look, take it back, try otherwise."""
+"""`play`: you are the scheduler. Share out the memory, train, look, take it back, try again."""
 
 from __future__ import annotations
 
@@ -15,55 +15,53 @@ from rslib.environment import Environment
 from rslib.store import Store
 from rslib.tree import ScheduleTree
 from rslib.widgets import panel, pictures
-from rslib.widgets.game import Cancelled, Game
-from rslib.widgets.records import step
+from rslib.widgets.game import Cancelled, Game, Standing
 
-_DEFAULT = object()
 _FIRST = "Learning task 1 …"
 
 
-def play(environment: Environment | ScheduleTree | str = "digits", store: Any = _DEFAULT) -> Player:
-    """Play in an environment (or the one of a tree, or a dataset's name), with seed 1 by default.
+def play(environment: Environment | ScheduleTree | str = "digits") -> Player:
+    """Make you the scheduler of an environment, given as such, as a tree or as a dataset's name.
 
-    Every training is kept in the store, so that a move made once is there at once; `store=None`
-    keeps nothing.
+    Every training is kept in your store, or in the tree's, so that a move made once takes no time
+    again. A tree without a store keeps nothing.
     """
     if isinstance(environment, ScheduleTree):
         environment, store = environment.environment, environment.store
+    else:
+        store = Store()
     if isinstance(environment, str):
         environment = Environment(environment)
     if not isinstance(environment, Environment):
         raise TypeError(f"play takes an Environment, a ScheduleTree or a name, got {environment!r}")
     if environment.method == "joint":
-        raise ValueError("joint training replays nothing: there is nothing to schedule")
-    return Player(Game(environment, Store() if store is _DEFAULT else store))
+        raise ValueError("joint training replays nothing; choose an environment that replays")
+    return Player(Game(environment, store))
 
 
 class Player(panel.Panel):
-    """Controls that always sum to M, a Train button, what happened, and the score at the end."""
+    """Sliders that always sum to M, a Train button, what a training did, and the final score."""
 
     def __init__(self, game: Game):
         self.game = game
         try:
-            self._loop = asyncio.get_running_loop()  # the kernel's: drawing belongs there
+            self._loop = asyncio.get_running_loop()  # the kernel's, in which panels are drawn
         except RuntimeError:
             self._loop = None
         self.shares: list = []
         self.box = panel.row()
-        self.told = panel.told("", "rslib-told")
+        self.message = panel.text("rslib-message")
         self.train = panel.button("Train", "learn the next task with this memory", "primary")
         self.equal = panel.button("Equal shares", "what ETS would do")
         self.back = panel.button("Back", "take the last move back")
         self.cancel = panel.button("Cancel", "stop the training")
-        self.step = panel.told("", "rslib-step")
-        self.picture = panel.told("")
-        self.score = panel.told("", "rslib-score")
-        self.copied = Textarea(
-            description="To copy", disabled=False, layout=Layout(width="98%", display="none")
-        )
+        self.step = panel.text("rslib-step")
+        self.picture = panel.text()
+        self.score = panel.text("rslib-score")
+        self.copied = Textarea(description="To copy", layout=Layout(width="98%", display="none"))
         super().__init__(
             [
-                self.told,
+                self.message,
                 self.box,
                 panel.row(self.train, self.equal, self.back, self.cancel),
                 panel.row(VBox([self.step, self.score]), self.picture),
@@ -71,8 +69,7 @@ class Player(panel.Panel):
             ]
         )
         self.add_class("rslib-play")
-        self._busy = False
-        self.pending: Future | None = None  # what is going on in the game's thread
+        self.pending: Future | None = None  # the current job of the game's thread
         self.train.on_click(lambda _: self._train())
         self.equal.on_click(lambda _: self._set(self.game.equal_shares()))
         self.back.on_click(lambda _: self._back())
@@ -84,14 +81,15 @@ class Player(panel.Panel):
         """Your moves so far, as a `Schedule`."""
         return self.game.schedule
 
-    # -- what goes on in the game's thread ---------------------------------------------------------
+    # -- jobs of the game's thread -----------------------------------------------------------------
 
     def _start(
         self, job: Future, words: str, then: Callable[[Any], None], patience: float = 0
     ) -> None:
+        """Call `then` with the job's result, at once if it is done after `patience` seconds."""
         self.pending = job
         self._enable(False)
-        self.told.value = f"<p>{html.escape(words)}</p>"
+        self.message.value = panel.paragraph(words)
         if wait([job], patience).done:  # a static copy of the panel then shows more than words
             self._finished(job, then)
             return
@@ -111,8 +109,8 @@ class Player(panel.Panel):
             self._controls()
             stopped = isinstance(error, Cancelled)
             words = "Stopped; nothing of it is kept." if stopped else f"It failed: {error}"
-            self.told.value = f"<p>{html.escape(words)}</p>{self.told.value}"
-        if self.pending is job:  # or else the next one has been started
+            self.message.value = panel.paragraph(words) + self.message.value
+        if self.pending is job:  # `then` may have started the next job
             self.pending = None
 
     # -- moves -------------------------------------------------------------------------------------
@@ -129,7 +127,7 @@ class Player(panel.Panel):
             self._start(job, f"Learning task {self.game.next_task} …", self._trained)
 
     def _trained(self, node) -> None:
-        self._draw()  # first what happened, then the controls that ask what next
+        self._draw()  # first what the training did, then the controls for the next move
         self._controls()
         if self.game.over:
             self._start(self.game.standings(), "Looking up ETS, MCTS and the best …", self._scored)
@@ -142,15 +140,12 @@ class Player(panel.Panel):
         self._draw()
 
     def _set(self, counts: tuple[int, ...]) -> None:
-        self._busy = True
-        for control, n in zip(self.shares, counts, strict=True):
-            control.value = n
-        self._busy = False
+        with self.filling():
+            for control, n in zip(self.shares, counts, strict=True):
+                control.value = n
 
     def _moved(self, event: dict) -> None:
-        """One share was changed: the others give or take."""
-        if self._busy:
-            return
+        """Change the other shares after one was moved, so that the sum stays."""
         before = list(self.composition)
         changed = self.shares.index(event["owner"])
         before[changed] = event["old"]
@@ -159,17 +154,16 @@ class Player(panel.Panel):
     # -- what is shown -----------------------------------------------------------------------------
 
     def _controls(self) -> None:
-        """The controls for the next task, starting with equal shares."""
+        """Make the controls for the next task; they start with equal shares."""
         game = self.game
         self.score.value, self.copied.layout.display = "", "none"
+        self.shares = []
         if game.node is None:
-            self.told.value = "<p>Task 1 has not been learned yet: press Train.</p>"
-            self.shares = []
+            self.message.value = panel.paragraph("Task 1 has not been learned yet. Press Train.")
         elif game.over:
-            self.told.value = "<p>All tasks are learned.</p>"
-            self.shares = []
+            self.message.value = panel.paragraph("All tasks are learned.")
         else:
-            self.told.value = (
+            self.message.value = (
                 f"<p>Next is <b>task {game.next_task} of {game.n_tasks}</b>: share out "
                 f"{game.total} samples over the tasks before it. They always sum to "
                 f"{game.total}.</p>"
@@ -178,14 +172,12 @@ class Player(panel.Panel):
                 panel.slider(f"Task {i}", 0, min(game.total, game.available[i - 1]), n)
                 for i, n in enumerate(game.equal_shares(), start=1)
             ]
-            for control in self.shares:
-                control.observe(self._moved, "value")
+            self.on_change(self._moved, *self.shares)
         self.box.children = self.shares
         self._enable(True)
 
     def _enable(self, ready: bool) -> None:
-        over = self.game.over
-        self.train.disabled = not ready or over
+        self.train.disabled = not ready or self.game.over
         self.equal.disabled = not ready or len(self.shares) < 2
         self.back.disabled = not ready or not self.game.path
         self.cancel.disabled = ready
@@ -196,42 +188,32 @@ class Player(panel.Panel):
         node = self.game.node
         if node is None:
             return
-        now = step(node, node.depth)
-        old = range(1, node.depth + 1)
-        body = [
-            ["replayed", *map(str, now.composition), "new"],
-            ["before", *(panel.percent(now.before[i - 1]) for i in old)],
-            ["after", *(panel.percent(now.after[i - 1]) for i in old)],
-            ["change", *(panel.change(now.after[i - 1] - now.before[i - 1]) for i in old)],
-        ]
-        acc = f"<b>ACC <span class='acc'>{panel.percent(node.acc)}</span></b>"
         caption = f"What learning task {node.depth} did (test accuracy)"
-        table = panel.table(["", *(f"task {i}" for i in old)], body, caption)
-        self.step.value = f"{table}<p>{acc} so far</p>"
+        table = panel.step_table(node, node.depth, caption)
+        acc = panel.percent(node.acc, "acc")
+        self.step.value = f"{table}<p><b>ACC {acc}</b> so far</p>"
         alt = f"accuracies and schedule after task {node.depth}"
         self.picture.value = pictures.as_html(self.figure, alt)
 
-    def _scored(self, standings: list) -> None:
+    def _scored(self, standings: list[Standing]) -> None:
         self._controls()
         yours = standings[0].node
-        lines = [
-            [
-                s.name,
-                f"<span class='acc-{s.name.split()[0].lower()}'>{panel.percent(s.node.acc)}</span>"
-                if s.node
-                else "–",
-                panel.change(yours.acc - s.node.acc) if s.node and s.name != "You" else "",
-                html.escape(s.note),
-            ]
-            for s in standings
-        ]
+        assert yours
+        body = []
+        for each in standings:
+            acc, ahead = "–", ""
+            if each.node:
+                acc = panel.percent(each.node.acc, f"acc-{each.name.split()[0].lower()}")
+            if each.node and each.node is not yours:
+                ahead = panel.change(yours.acc - each.node.acc)
+            body.append([each.name, acc, ahead, html.escape(each.note)])
         head = ("", "ACC", "you are ahead by", "")
-        self.score.value = panel.table(head, lines, "The score (test accuracy)")
+        self.score.value = panel.table(head, body, "The score (test accuracy)")
         self.copied.value = f"rslib.Schedule({list(self.schedule.compositions)})"
         self.copied.layout.display = ""
 
     @property
     def figure(self) -> Figure:
         if self.game.node is None:
-            return pictures.words(f"You are the scheduler of {self.game.environment}.")
+            return pictures.sentence(f"You are the scheduler of {self.game.environment}.")
         return pictures.run("Your schedule", self.game.node)
