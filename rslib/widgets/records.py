@@ -118,7 +118,7 @@ class Record:
         if pools is None:
             return "these samples were chosen with the network, and its snapshot is gone"
         counts = path[task - 2] if task > 1 else ()
-        memory = fill(tasks, pools, counts, environment.base)
+        memory = fill(tasks, pools, counts, environment.samples_kept_per_task)
         if not len(memory):
             return "nothing is replayed"
         if memory.x.ndim != 4:
