@@ -28,25 +28,35 @@ PROTOCOL = 1
 
 @dataclass(frozen=True)
 class Environment:
-    """One continual-learning problem with one seed. Frozen, hashable; `str` and `repr` say it all."""
+    """One continual-learning problem with one seed; frozen and hashable. All arguments are optional:
+
+    the tasks      dataset, scenario, n_tasks, class_order_seed
+    the replay     memory_size, selection, samples_per_class, method, method_args
+    the training   network, hidden, epochs, first_epochs, batch_size, lr
+    the rest       seed (of all random draws), setting (whose defaults: the search's or the agents')
+
+    What is None takes the paper's value for the dataset (`presets.preset(dataset, setting)`).
+    """
 
     dataset: str = "digits"  # a name from rslib.data, or a path to an .npz
-    seed: int = 1
-    memory_size: int | None = None  # M
-    selection: str = "uniform"
-    method: str = "er"
-    scenario: str | None = None
-    class_order_seed: int = 0
-    samples_per_class: int | None = None  # pools of so many per class; None: M per task
-    n_tasks: int | None = None
-    network: str | None = None
-    hidden: int | None = None
-    epochs: int | None = None
-    first_epochs: int | None = None
-    batch_size: int | None = None
-    lr: float | None = None
-    method_args: Any = None  # a mapping; kept as sorted pairs, so that an environment can be a key
-    setting: str = "mcts"  # which preset fills the gaps: "mcts" or "rl"
+    seed: int = 1  # of the validation split, the weights, the batches and the pools
+    memory_size: int | None = None  # M, the samples replayed at every task
+    selection: str = "uniform"  # how candidates are picked: uniform, kmeans, kcenter or mof
+    method: str = "er"  # the replay method, a name from rslib.methods
+    scenario: str | None = None  # task, domain or class: Task-IL, Domain-IL or Class-IL
+    class_order_seed: int = 0  # shuffles which classes make up which task; 0: the dataset's order
+    samples_per_class: int | None = None  # candidates kept of every class; None: M of every task
+    n_tasks: int | None = None  # T
+    network: str | None = None  # mlp, convnet or resnet
+    hidden: int | None = None  # units in each hidden layer of the MLP
+    epochs: int | None = None  # passes over the training data of every task
+    first_epochs: int | None = None  # those of task 1; None: the preset's, else as `epochs`
+    batch_size: int | None = None  # current samples per step, to which the memory is added
+    lr: float | None = None  # of the optimizer, where the method has no lr of its own
+    method_args: Any = (
+        None  # the method's arguments, a mapping; kept as sorted pairs, to be hashable
+    )
+    setting: str = "mcts"  # whose presets fill in what is None: "mcts" (search) or "rl" (agents)
 
     def __post_init__(self):
         object.__setattr__(self, "dataset", data.canonical(self.dataset))
@@ -157,34 +167,52 @@ class Environment:
         return n_classes if self.preset.permuted else n_classes // (self.n_tasks or 1)
 
     @property
-    def base(self) -> int:
+    def samples_kept_per_task(self) -> int:
         """Samples every past task gives before anything is scheduled: one per class in Class-IL."""
         scheduled = self.scenario == "class" and self.method != "joint"
         return self.classes_per_task if scheduled else 0
 
     def budget(self, k: int) -> int:
         """How many samples a schedule may share out with k tasks seen; joint training replays none."""
-        return 0 if self.method == "joint" else (self.memory_size or 0) - k * self.base
+        kept = k * self.samples_kept_per_task
+        return 0 if self.method == "joint" else (self.memory_size or 0) - kept
 
     @property
     def pool_size(self) -> int:
         """How many candidates a past task has (before the task itself is too small)."""
         if self.samples_per_class is not None:
             return self.samples_per_class * self.classes_per_task
-        return max(self.memory_size or 0, self.base)
+        return max(self.memory_size or 0, self.samples_kept_per_task)
 
     @functools.cached_property
     def key(self) -> str:
-        """A hash of everything that moves results."""
-        what = asdict(self) | {
-            "dataset": (self.recorded_facts or self.load()).fingerprint,
+        """A hash of everything that moves results; result rows are filed under it.
+
+        `setting` is left out: it only chose defaults, and those are listed themselves.
+        """
+        ingredients = {
             "protocol": PROTOCOL,
             "torch": torch.__version__.partition("+")[0],
+            "dataset": (self.recorded_facts or self.load()).fingerprint,  # its bytes, not its name
             "permuted": self.preset.permuted,
             "max_train": self.preset.max_train,
+            "scenario": self.scenario,
+            "n_tasks": self.n_tasks,
+            "class_order_seed": self.class_order_seed,
+            "seed": self.seed,
+            "memory_size": self.memory_size,
+            "selection": self.selection,
+            "samples_per_class": self.samples_per_class,
+            "method": self.method,
+            "method_args": self.method_args,
+            "network": self.network,
+            "hidden": self.hidden,
+            "epochs": self.epochs,
+            "first_epochs": self.first_epochs,
+            "batch_size": self.batch_size,
+            "lr": self.lr,
         }
-        del what["setting"]  # it only chose defaults, and those are here themselves
-        text = json.dumps(what, sort_keys=True)
+        text = json.dumps(ingredients, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
     def __getstate__(self) -> dict[str, Any]:

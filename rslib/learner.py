@@ -19,7 +19,7 @@ from rslib import models
 from rslib.environment import Environment
 from rslib.memory import Memory, fill, make_pool
 from rslib.methods import METHODS, Batch
-from rslib.scenario import Part, as_inputs
+from rslib.scenario import Samples, as_inputs
 from rslib.seeding import torch_rng
 
 EVALUATION_ROWS = 2048  # bounds memory; accuracies do not depend on it
@@ -72,7 +72,9 @@ class Learner:
             raise ValueError(f"task {number} needs {self.n_learned} counts, got {counts}")
         self.n_learned = number  # from here on the new task's classes count as seen
         if not self.diverged:
-            memory = fill(self.scenario.tasks, self.pools, counts, self.environment.base)
+            memory = fill(
+                self.scenario.tasks, self.pools, counts, self.environment.samples_kept_per_task
+            )
             self.net.train()
             self.method.begin(self, memory)
             for batch in self.batches(number, memory):
@@ -179,16 +181,16 @@ class Learner:
                 val[i] = self._accuracy(task.val, task.head)
         return val, test
 
-    def _accuracy(self, part: Part, head: int) -> float:
+    def _accuracy(self, samples: Samples, head: int) -> float:
         if self.scenario.kind == "class" and self.n_learned == 0:
             return 0.0  # no class seen: nothing to answer with
         right = 0
-        for start in range(0, len(part), EVALUATION_ROWS):
+        for start in range(0, len(samples), EVALUATION_ROWS):
             rows = slice(start, start + EVALUATION_ROWS)
-            heads = torch.full_like(part.y[rows], head)
-            guesses = self.logits(part.inputs(rows), heads).argmax(dim=1)
-            right += int((guesses == part.y[rows]).sum())
-        return right / len(part)
+            heads = torch.full_like(samples.y[rows], head)
+            guesses = self.logits(samples.inputs(rows), heads).argmax(dim=1)
+            right += int((guesses == samples.y[rows]).sum())
+        return right / len(samples)
 
     # -- snapshots ---------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ def make_pool(
         return torch.zeros(0, dtype=torch.long)
     labels = task.train.y.unique().tolist()
     members = [torch.nonzero(task.train.y == label).flatten() for label in labels]
-    per_class = _level([len(mine) for mine in members], size)
+    per_class = _per_class_quota([len(mine) for mine in members], size)
     orders = []
     for label, mine in zip(labels, members, strict=True):
         inputs = task.train.inputs(mine)
@@ -74,16 +74,16 @@ def make_pool(
 
 
 def fill(
-    tasks: tuple[Task, ...], pools: list[Tensor], counts: tuple[int, ...], base: int = 0
+    tasks: tuple[Task, ...], pools: list[Tensor], counts: tuple[int, ...], kept_per_task: int = 0
 ) -> Memory:
     """The memory with `counts[i]` samples of task i+1.
 
-    In Class-IL every past task first gives its `base` leading candidates (one per class), which a
-    share does not count again.
+    In Class-IL every past task also gives the first `kept_per_task` candidates of its pool (one per
+    class), which no count includes.
     """
     x, y, head, number, position = [], [], [], [], []
     for i, n in enumerate(counts):
-        places = torch.arange(base + n)
+        places = torch.arange(kept_per_task + n)
         chosen = pools[i][places]
         x.append(tasks[i].train.inputs(chosen))
         y.append(tasks[i].train.y[chosen])
@@ -96,12 +96,12 @@ def fill(
     return Memory(*(torch.cat(parts) for parts in (x, y, head, number, position)))
 
 
-def _level(sizes: list[int], size: int) -> int:
+def _per_class_quota(sizes: list[int], size: int) -> int:
     """How many samples a class may give so that together they give `size`, if they can."""
-    level = -(-size // len(sizes))
-    while sum(min(n, level) for n in sizes) < min(size, sum(sizes)):
-        level += 1
-    return level
+    quota = -(-size // len(sizes))
+    while sum(min(n, quota) for n in sizes) < min(size, sum(sizes)):
+        quota += 1
+    return quota
 
 
 def interleave(orders: list[np.ndarray]) -> np.ndarray:

@@ -25,7 +25,7 @@ class ScenarioError(ValueError):
 
 
 @dataclass(frozen=True)
-class Part:
+class Samples:
     """Inputs as stored (uint8, or float32 for users' data) and the labels the loss uses."""
 
     x: Tensor
@@ -43,9 +43,9 @@ class Task:
     number: int  # 1, 2, ..., T
     classes: tuple[int, ...]  # the dataset's class numbers, in the order of the labels
     head: int  # which block of outputs the task's samples use
-    train: Part
-    val: Part
-    test: Part
+    train: Samples
+    val: Samples
+    test: Samples
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ def _split_tasks(
         offset = (number - 1) * len(classes) if kind == "class" else 0
         label_of = np.full(dataset.n_classes, -1)
         label_of[list(classes)] = offset + np.arange(len(classes))
-        whole = _part(dataset.x_train, label_of[dataset.y_train])
-        test = _part(dataset.x_test, label_of[dataset.y_test])
+        whole = _samples(dataset.x_train, label_of[dataset.y_train])
+        test = _samples(dataset.x_test, label_of[dataset.y_test])
         train, val = _hold_out(whole, seed, number)
         head = number - 1 if kind == "task" else 0
         tasks.append(Task(number, classes, head, train, val, test))
@@ -138,8 +138,8 @@ def _permuted_tasks(dataset: Dataset, n_tasks: int, seed: int, max_train: int | 
     """Every task has all classes; task 1 sees the pixels as they are."""
     n = len(dataset.y_train)
     chosen = np.sort(rng(seed, "subset").permutation(n)[: max_train or n])
-    whole = _part(dataset.x_train[chosen], dataset.y_train[chosen])
-    test = _part(dataset.x_test, dataset.y_test)
+    whole = _samples(dataset.x_train[chosen], dataset.y_train[chosen])
+    test = _samples(dataset.x_test, dataset.y_test)
     tasks = []
     for number in range(1, n_tasks + 1):
         n_pixels = whole.x[0].numel()
@@ -151,23 +151,24 @@ def _permuted_tasks(dataset: Dataset, n_tasks: int, seed: int, max_train: int | 
     return tasks
 
 
-def _permute(part: Part, pixels: Tensor) -> Part:
-    return Part(part.x.flatten(1)[:, pixels].view(part.x.shape), part.y)
+def _permute(samples: Samples, pixels: Tensor) -> Samples:
+    return Samples(samples.x.flatten(1)[:, pixels].view(samples.x.shape), samples.y)
 
 
-def _part(x: np.ndarray, labels: np.ndarray) -> Part:
+def _samples(x: np.ndarray, labels: np.ndarray) -> Samples:
+    """Keep the samples of this task: those of other classes have the label -1."""
     mine = np.flatnonzero(labels >= 0)
-    return Part(torch.from_numpy(np.ascontiguousarray(x[mine])), torch.from_numpy(labels[mine]))
+    return Samples(torch.from_numpy(np.ascontiguousarray(x[mine])), torch.from_numpy(labels[mine]))
 
 
-def _hold_out(part: Part, seed: int, task: int) -> tuple[Part, Part]:
-    """Training and validation parts: 15 %, rounded down, but never nothing to learn from."""
-    order = torch.from_numpy(rng(seed, "validation", task).permutation(len(part)))
-    n_val = int(VALIDATION_SHARE * len(part))
+def _hold_out(samples: Samples, seed: int, task: int) -> tuple[Samples, Samples]:
+    """Split off the validation samples: 15 %, rounded down; returns (training, validation)."""
+    order = torch.from_numpy(rng(seed, "validation", task).permutation(len(samples)))
+    n_val = int(VALIDATION_SHARE * len(samples))
     if n_val == 0:
         raise ScenarioError(
-            f"task {task} has only {len(part)} training samples: too few to hold out "
+            f"task {task} has only {len(samples)} training samples: too few to hold out "
             f"{VALIDATION_SHARE:.0%} for validation"
         )
     val, train = order[:n_val].sort().values, order[n_val:].sort().values
-    return Part(part.x[train], part.y[train]), Part(part.x[val], part.y[val])
+    return Samples(samples.x[train], samples.y[train]), Samples(samples.x[val], samples.y[val])

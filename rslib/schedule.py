@@ -4,6 +4,10 @@ The words are the paper's (Section 3.2). With k tasks seen, an *action* is a mul
 over those tasks and stands for the *proportions* bincount / k; a *composition* is what it becomes
 in a memory of M samples: whole counts per task. A `Schedule` is the list of compositions for the
 tasks 2..T, in that order. Nothing here trains, and nothing here knows a dataset.
+
+Four letters are used throughout the library:
+    T  the number of tasks          k  the tasks seen so far: task k+1 is learned next
+    M  the samples in the memory    E  the environments that an agent learns on
 """
 
 from __future__ import annotations

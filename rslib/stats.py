@@ -18,6 +18,7 @@ from scipy import stats as sp
 
 # Spread below this share of the mean is rounding of equal numbers, not spread.
 _ROUNDING = 1e-12
+_CONFIDENCE = 0.95  # of every interval
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,9 @@ class Estimate:
         return f"{self.value:.4g} ({interval})" if self.reason else f"{self.value:.4g} {interval}"
 
 
-def welch(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Welch:
+def welch(a: ArrayLike, b: ArrayLike) -> Welch:
     """Welch's test of two samples, such as the ACC of two methods over seeds."""
-    a, b = _finite(a), _finite(b)
-    means = [float(x.mean()) if len(x) else nan for x in (a, b)]
-    stds = [_std(x) for x in (a, b)]
-    return welch_from_summary(means[0], stds[0], len(a), means[1], stds[1], len(b), confidence)
+    return welch_from_summary(*_summary(_finite(a)), *_summary(_finite(b)))
 
 
 def welch_from_summary(
@@ -76,7 +74,6 @@ def welch_from_summary(
     mean_b: float,
     std_b: float,
     n_b: int,
-    confidence: float = 0.95,
 ) -> Welch:
     """Welch's test from means and *population* standard deviations (ddof = 0), as papers print.
 
@@ -93,7 +90,7 @@ def welch_from_summary(
     )
     # scipy's summary form gives neither: Welch-Satterthwaite, and the interval that follows.
     df = (se_a + se_b) ** 2 / (se_a**2 / (n_a - 1) + se_b**2 / (n_b - 1))
-    low, high = sp.t.interval(confidence, df, loc=difference, scale=sqrt(se_a + se_b))
+    low, high = sp.t.interval(_CONFIDENCE, df, loc=difference, scale=sqrt(se_a + se_b))
     return Welch(float(t), float(p), df, float(low), float(high), difference, n_a, n_b)
 
 
@@ -119,7 +116,7 @@ def holm(pvalues: ArrayLike) -> np.ndarray:
     return adjusted
 
 
-def effect_size(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Estimate:
+def effect_size(a: ArrayLike, b: ArrayLike) -> Estimate:
     """Hedges' g: difference in pooled sample deviations, corrected for small samples.
 
     The interval is the usual large-sample one (Hedges and Olkin 1985): rough for 5 seeds.
@@ -132,11 +129,11 @@ def effect_size(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Estimat
     pooled = sqrt((len(a) * a.var() + len(b) * b.var()) / df)
     g = float((a.mean() - b.mean()) / pooled * (1 - 3 / (4 * df - 1)))
     error = sqrt(n / (len(a) * len(b)) + g**2 / (2 * n))
-    low, high = sp.norm.interval(confidence, loc=g, scale=error)
+    low, high = sp.norm.interval(_CONFIDENCE, loc=g, scale=error)
     return Estimate(g, float(low), float(high), min(len(a), len(b)))
 
 
-def paired_difference(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Estimate:
+def paired_difference(a: ArrayLike, b: ArrayLike) -> Estimate:
     """Mean of a - b over the seeds that have both, with the paired t-test's interval and p.
 
     All methods of an experiment see the same realisation of a seed, so this is the sharper test.
@@ -155,7 +152,7 @@ def paired_difference(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> E
     if np.ptp(differences) <= _ROUNDING * scale:
         return Estimate(value, n=len(differences), reason="all differences equal")
     test: Any = sp.ttest_1samp(differences, 0)
-    low, high = test.confidence_interval(confidence)
+    low, high = test.confidence_interval(_CONFIDENCE)
     return Estimate(value, float(low), float(high), len(differences), float(test.pvalue))
 
 
@@ -173,7 +170,7 @@ def average_ranks(acc: ArrayLike) -> np.ndarray:
     return means
 
 
-def rank_intervals(acc: ArrayLike, seed: int = 0, n_resamples: int = 2000) -> list[Estimate]:
+def rank_intervals(acc: ArrayLike) -> list[Estimate]:
     """`average_ranks` with 95 % bootstrap intervals over environments.
 
     Over environments only: seeds of one environment are not independent (the ranks of methods
@@ -192,7 +189,7 @@ def rank_intervals(acc: ArrayLike, seed: int = 0, n_resamples: int = 2000) -> li
         if len(sample) < 2:
             out.append(Estimate(float(value), n=1, reason="one environment"))
         else:
-            low, high = _bootstrap([sample], _mean, seed, n_resamples)
+            low, high = _bootstrap([sample], _mean)
             out.append(Estimate(float(value), low, high, len(sample)))
     return out
 
@@ -207,7 +204,7 @@ def _ranks(acc: ArrayLike) -> tuple[list[np.ndarray], np.ndarray]:
     return [np.asarray(sp.rankdata(-env, axis=-1)) for env in complete if len(env)], run
 
 
-def iqm(scores: ArrayLike, seed: int = 0, n_resamples: int = 2000) -> Estimate:
+def iqm(scores: ArrayLike) -> Estimate:
     """Inter-quartile mean with a stratified bootstrap interval. scores: (strata, runs) or (runs,).
 
     Strata are environments or datasets: runs are resampled within each, never across.
@@ -218,13 +215,11 @@ def iqm(scores: ArrayLike, seed: int = 0, n_resamples: int = 2000) -> Estimate:
     value, n = float(_iqm(*strata)), sum(map(len, strata))
     if min(map(len, strata)) < 2:
         return Estimate(value, n=n, reason="one run in a stratum")
-    low, high = _bootstrap(strata, _iqm, seed, n_resamples)
+    low, high = _bootstrap(strata, _iqm)
     return Estimate(value, low, high, n)
 
 
-def probability_of_improvement(
-    a: ArrayLike, b: ArrayLike, seed: int = 0, n_resamples: int = 2000
-) -> Estimate:
+def probability_of_improvement(a: ArrayLike, b: ArrayLike) -> Estimate:
     """How often a run of a beats a run of b (ties half), averaged over strata, with an interval.
 
     a: (strata, runs of a), b: (strata, runs of b). A stratum that lacks either is left out.
@@ -240,7 +235,7 @@ def probability_of_improvement(
     value, n = float(_improvement(*samples)), sum(map(len, samples))
     if min(map(len, samples)) < 2:
         return Estimate(value, n=n, reason="one run in a stratum")
-    low, high = _bootstrap(samples, _improvement, seed, n_resamples)
+    low, high = _bootstrap(samples, _improvement)
     return Estimate(value, low, high, n)
 
 
@@ -261,19 +256,19 @@ def _improvement(*samples, axis=-1):
     return np.mean(wins, axis=0)
 
 
-def _bootstrap(samples, statistic, seed: int, n_resamples: int) -> tuple[float, float]:
+def _bootstrap(samples, statistic) -> tuple[float, float]:
     """Percentile interval; scipy resamples every sample on its own, which is stratification.
 
-    The batch bounds memory: all resamples at once would be n_resamples times the data.
+    The batch bounds memory: all resamples at once would be 2,000 times the data.
     """
     result = sp.bootstrap(
         samples,
         statistic,
-        n_resamples=n_resamples,
+        n_resamples=2000,
         vectorized=True,
         method="percentile",
         batch=500,
-        rng=np.random.default_rng(seed),
+        rng=np.random.default_rng(0),
     )
     return float(result.confidence_interval.low), float(result.confidence_interval.high)
 
@@ -283,12 +278,9 @@ def _finite(values: ArrayLike) -> np.ndarray:
     return values[np.isfinite(values)]
 
 
-def _std(x: np.ndarray) -> float:
-    """Population deviation, exactly 0 for equal numbers, whatever their mean rounds to."""
-    if not len(x):
-        return nan
-    return 0.0 if np.ptp(x) <= _ROUNDING * np.abs(x).max() else float(x.std())
-
-
 def _summary(x: np.ndarray) -> tuple[float, float, int]:
-    return (float(x.mean()) if len(x) else nan), _std(x), len(x)
+    """Mean, population deviation (exactly 0 for equal numbers, whatever their mean rounds to), n."""
+    if not len(x):
+        return nan, nan, 0
+    equal = np.ptp(x) <= _ROUNDING * np.abs(x).max()
+    return float(x.mean()), 0.0 if equal else float(x.std()), len(x)

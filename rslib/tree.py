@@ -122,7 +122,7 @@ class ScheduleTree:
         self.n_tasks: int = environment.n_tasks or 0
         self.trained = 0  # task trainings done by this tree
         if environment.budget(self.n_tasks - 1) < 0:
-            needed = (self.n_tasks - 1) * environment.base
+            needed = (self.n_tasks - 1) * environment.samples_kept_per_task
             raise ScheduleError(
                 f"memory size {environment.memory_size} is too small: Class-IL keeps one sample of "
                 f"each past class, {needed} before the last task"
@@ -144,8 +144,8 @@ class ScheduleTree:
     @functools.cached_property
     def _available(self) -> list[int]:
         """A pool holds what is asked for, or the whole of a small task."""
-        size, base = self.environment.pool_size, self.environment.base
-        return [min(size, sum(sizes)) - base for sizes in self.environment.class_sizes()]
+        size, kept = self.environment.pool_size, self.environment.samples_kept_per_task
+        return [min(size, sum(sizes)) - kept for sizes in self.environment.class_sizes()]
 
     @functools.cached_property
     def _stored_as(self) -> dict[str, Any]:

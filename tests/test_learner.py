@@ -49,7 +49,9 @@ def slow_loss(net, scenario, n_learned, x, y, head) -> torch.Tensor:
 def test_gradients_of_the_multi_head_loss(scenario):
     """A wrong head or a wrong mask trains something, and nothing else would notice."""
     learner = learned(small(scenario=scenario), [(), (4,), (2, 3)])
-    memory = fill(learner.scenario.tasks, learner.pools, (3, 4, 2), learner.environment.base)
+    memory = fill(
+        learner.scenario.tasks, learner.pools, (3, 4, 2), learner.environment.samples_kept_per_task
+    )
     learner.n_learned += 1
     learner.net.train()
     batch = next(iter(learner._batches(learner.n_learned, memory)))

@@ -9,7 +9,7 @@ from sklearn.cluster import KMeans
 
 from rslib.environment import Environment
 from rslib.memory import SELECTIONS, fill, make_pool
-from rslib.scenario import Part, Task
+from rslib.scenario import Samples, Task
 from rslib.tree import ScheduleTree
 
 SMALL = dict(n_tasks=5, network="mlp", hidden=16, epochs=1, first_epochs=1, batch_size=64, lr=0.01)
@@ -20,7 +20,7 @@ def task(sizes=(40, 40), dim=6, seed=0, number=1, head=0, first_label=0) -> Task
     draws = np.random.RandomState(seed)
     y = draws.permutation(np.repeat(np.arange(len(sizes)) + first_label, sizes))
     x = draws.rand(len(y), dim).astype(np.float32)
-    part = Part(torch.from_numpy(x), torch.from_numpy(y))
+    part = Samples(torch.from_numpy(x), torch.from_numpy(y))
     return Task(number, tuple(range(len(sizes))), head, part, part, part)
 
 
@@ -76,7 +76,7 @@ def test_identical_images_are_never_chosen_twice(selection):
     """Duplicates (blank scans) must not make one sample fill the whole memory, nor raise."""
     x = torch.zeros(12, 4)
     x[6:] = torch.rand(6, 4, generator=torch.Generator().manual_seed(0))
-    part = Part(x, torch.zeros(12, dtype=torch.long))
+    part = Samples(x, torch.zeros(12, dtype=torch.long))
     t = Task(1, (0,), 0, part, part, part)
     pool = make_pool(selection, t, 12, seed=0, features=network)
     assert sorted(pool.tolist()) == list(range(12))
@@ -127,7 +127,7 @@ def test_kmeans_takes_the_nearest_to_each_centre_largest_cluster_first():
     x, heap_of = np.concatenate(x), np.repeat(list(heaps), list(heaps.values()))
     shuffled = draws.permutation(len(x))
     x, heap_of = x[shuffled].astype(np.float32), heap_of[shuffled]
-    part = Part(torch.from_numpy(x), torch.zeros(len(x), dtype=torch.long))
+    part = Samples(torch.from_numpy(x), torch.zeros(len(x), dtype=torch.long))
     pool = make_pool("kmeans", Task(1, (0,), 0, part, part, part), 4, seed=0).tolist()
     expected = []
     for heap in (1, 3, 2, 0):  # by size
@@ -228,7 +228,7 @@ def test_a_share_takes_the_head_of_its_pool_task_by_task():
 def test_class_il_gives_each_past_class_one_sample_before_the_shares():
     """Base samples are the first of each class and are not counted again in a share."""
     tasks, pools = three_tasks(first_labels=(0, 2, 4), heads=(0, 0, 0))
-    memory = fill(tasks, pools, (0, 3, 0), base=2)
+    memory = fill(tasks, pools, (0, 3, 0), kept_per_task=2)
     assert memory.task.tolist() == [0, 0, 1, 1, 1, 1, 1, 2, 2]
     assert sorted(set(memory.y.tolist())) == [0, 1, 2, 3, 4, 5]
     assert memory.position.tolist() == [0, 1, 0, 1, 2, 3, 4, 0, 1]

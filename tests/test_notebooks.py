@@ -70,7 +70,7 @@ def test_conventions(notebook):
     for line in tagged[0].source.splitlines():
         assert re.fullmatch(r"\w+: \w+ = .+  # .+", line), f"not typed and commented: {line}"
     first, check, *_ = cells[1].source.split("\n\n")  # before the imports that take seconds
-    assert first.startswith("from rslib.runs import params")
+    assert "from rslib.runs import params" in first.splitlines()
     assert check.startswith(f'p = params.check(globals(), notebook="{notebook.stem[:2]}"')
     for cell in cells:
         assert not cell.outputs and cell.execution_count is None

@@ -77,7 +77,11 @@ def names() -> list[str]:
 
 
 def load(name_or_path: str | Path, download: bool = True) -> Dataset:
-    """A dataset by name, or from the path of an .npz; fetched if need be, kept in memory."""
+    """Load a dataset and keep it in memory.
+
+    name_or_path: a name (`rslib.data.names()` lists them), or the path of an .npz
+    download: fetch the files if they are not on this machine; False raises DataError instead
+    """
     text = os.fspath(name_or_path)
     if is_path(name_or_path):
         path = Path(text).expanduser().resolve()

@@ -99,7 +99,7 @@ class KnownSchedules:
         pools = self._pools(path, task)
         if pools is None:
             return "these samples were chosen with the network, and its snapshot is gone"
-        memory = fill(tasks, pools, path[task - 2], environment.base)
+        memory = fill(tasks, pools, path[task - 2], environment.samples_kept_per_task)
         if not len(memory):
             return "nothing is replayed"
         if memory.x.ndim != 4:
