@@ -8,7 +8,7 @@ import torch
 from synthetic import synthetic_table
 
 from rslib import schedule
-from rslib.complete_tree import Table, tree_shape
+from rslib.complete_tree import CompleteTree, tree_shape
 from rslib.policies import a2c
 from rslib.policies.a2c import FORBIDDEN, A2CArgs, ActorCritic, gae, sample
 from rslib.seeding import torch_rng
@@ -146,7 +146,7 @@ def test_finds_the_optimum_of_a_known_tree(seed):
                 val[row, :3] = {trap: 0.6, good: 0.5}.get(actions[1], 0.3)
             if len(actions) == 3:
                 val[row] = (1.0 if actions[1] == good else 0.2) * (1.0 if actions[2] == 5 else 0.1)
-        tables.append(Table("known", environment, val, val))
+        tables.append(CompleteTree("known", environment, val, val))
     args = A2CArgs(lr=3e-3, updates=1000, n_steps=3, log_every=1000)
     policy, _ = a2c.train(tables, args, seed, progress=False)
     for environment, table in enumerate(tables):

@@ -6,7 +6,7 @@ import torch
 from synthetic import synthetic_table
 
 from rslib import schedule
-from rslib.complete_tree import Table, tree_shape
+from rslib.complete_tree import CompleteTree, tree_shape
 from rslib.policies import dqn
 from rslib.policies.dqn import DQNArgs, QNetwork, best_values, choose
 from rslib.seeding import torch_rng
@@ -51,7 +51,7 @@ def known_tables():
                 val[row, :k] = {trap: 0.6, good: 0.5}.get(actions[1], 0.3)
             if k == 4:
                 val[row, :k] = (0.9 if actions[1] == good else 0.4) if actions[2] == 5 else 0.2
-        tables.append(Table("known", environment, val, val))
+        tables.append(CompleteTree("known", environment, val, val))
     return tables
 
 

@@ -9,9 +9,8 @@ from gymnasium.utils.env_checker import check_env
 from synthetic import synthetic_table
 
 from rslib import schedule
-from rslib.complete_tree import tree_shape
-from rslib.env import ID, MAX_INVALID, PENALTY, InvalidAction, ReplayScheduleEnv
-from rslib.env_tables import save_tables
+from rslib.complete_tree import save_tables, tree_shape
+from rslib.env import ID, MAX_INVALID, PENALTY, ReplayScheduleEnv
 from rslib.schedule import Schedule
 
 
@@ -111,17 +110,6 @@ def test_invalid_actions_are_penalised_and_change_nothing(env):
     for _ in range(MAX_INVALID - 2):
         assert not env.step(9)[3]
     assert env.step(9)[3]  # or an agent that ignores masks would never come back
-
-
-def test_invalid_actions_are_refused_if_asked():
-    """Broken: a bug in a user's agent would train on in silence."""
-    env = ReplayScheduleEnv(synthetic_table(4), on_invalid="refuse")
-    env.reset()
-    for action in (1, -1):
-        with pytest.raises(InvalidAction, match="1 tasks seen"):
-            env.step(action)
-    with pytest.raises(ValueError, match="on_invalid"):
-        ReplayScheduleEnv(synthetic_table(4), on_invalid="ignore")
 
 
 def test_reset_picks_the_environment(env):

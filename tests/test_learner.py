@@ -54,7 +54,7 @@ def test_gradients_of_the_multi_head_loss(scenario):
     )
     learner.n_learned += 1
     learner.net.train()
-    batch = next(iter(learner._batches(learner.n_learned, memory)))
+    batch = next(iter(learner.batches(learner.n_learned, memory)))
     assert len(set(batch.head.tolist())) == (4 if scenario == "task" else 1)
     loss = METHODS["er"]().loss(learner, batch)
     learner.optimizer.zero_grad()
@@ -140,7 +140,7 @@ def batches(learner: Learner, number: int, memory) -> list:
     learner.n_learned = number
     return [
         (b.x.clone(), b.y.clone(), b.head.clone(), b.m, b.chosen)
-        for b in learner._batches(number, memory)
+        for b in learner.batches(number, memory)
     ]
 
 

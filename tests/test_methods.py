@@ -502,7 +502,7 @@ def test_looking_ahead_moves_running_statistics_no_further_than_er():
         learner.method.end(learner)
         learner.n_learned = 2
         learner.method.begin(learner, memory)
-        learner.method.step(learner, next(learner._batches(2, memory)))
+        learner.method.step(learner, next(learner.batches(2, memory)))
         assert learner.net.training
         after.append(buffers(learner))
     assert same(*after)

@@ -136,7 +136,7 @@ def test_a_wrong_parameter_is_told_before_anything_slow_is_loaded():
     """Broken: a mistyped parameter is only told after torch, pandas and matplotlib are loaded."""
     code = """
 import sys
-from rslib.runs import params, profiles
+from rslib.runs import params
 for wrong in ({"seed": 1}, {"seeds": "x"}, {"profile": "fast"}, {"dataset": "minst"}):
     try:
         params.check(wrong, "04")
@@ -178,3 +178,12 @@ def test_users_data_need_not_have_ten_classes(tmp_path):
     assert twenty.preset.memory_sizes == (16, 48, 80, 160, 400)
     with pytest.raises(ParameterError, match="two tasks need four classes, it has 3"):
         mine(3)
+
+
+def test_environments_by_number():
+    """Broken: policies would be trained or tested in environments that were not named."""
+    assert params.environment_numbers("0-3,20") == [0, 1, 2, 3, 20]
+    assert params.environment_numbers([4, 5]) == [4, 5] and params.environment_numbers(None) is None
+    for bad in ("", "3-1", "a", "1,1", "0-2,1", "-3", "1-"):
+        with pytest.raises(ParameterError):
+            params.environment_numbers(bad)

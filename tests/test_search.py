@@ -19,7 +19,6 @@ from rslib.search import (
     random_best,
     run,
     run_policy,
-    search_tau,
 )
 from rslib.tree import Node, ScheduleTree
 
@@ -351,28 +350,6 @@ def test_joint_replays_nothing_whatever_the_policy():
     assert bfs(tree).schedule == result.schedule == mcts(tree, 5).schedule and tree.trained == 5
 
 
-def test_search_tau_takes_the_best_mean_validation_reward():
-    """Two made-up trees: what Heur-AT selects depends on tau, and so does the reward."""
-
-    def of_share(target):  # best where so many of the 10 samples at task 5 are of task 1
-        return lambda path: 0.8 - 0.01 * abs((path[-1][0] if path else 10) - target)
-
-    trees = [MadeUp(of_share(3)), MadeUp(of_share(3))]
-    tau, scores = search_tau(trees, "heur-at", (0.1, 0.75, 0.95))
-    # All accuracies at a node are equal here: nothing is selected, or everything is.
-    below = run_policy(MadeUp(of_share(3)), "heur-at:0.1")
-    above = run_policy(MadeUp(of_share(3)), "heur-at:0.95")
-    assert below.schedule.compositions[-1] == (0, 0, 0, 0)
-    assert above.schedule.compositions[-1] == (3, 3, 2, 2)
-    assert scores[0.1] == below.reward and scores[0.95] == above.reward > below.reward
-    assert tau == 0.95 == max(scores, key=lambda t: scores[t])
-    tie, _ = search_tau([MadeUp(lambda path: 0.5)], "heur-at", (0.9, 0.8, 0.99))
-    assert tie == 0.9  # the first wins a tie
-    trees = [MadeUp(of_share(3)), MadeUp(of_share(1))]  # over both: (0.8 + 0.78, 0.77 + 0.79) / 2
-    tau, scores = search_tau(trees, "heur-at", (0.1, 0.95))
-    assert tau == 0.95 and scores == pytest.approx({0.1: 0.78, 0.95: 0.79})
-
-
 # -- runs that did not converge --------------------------------------------------------------------
 
 
@@ -408,13 +385,3 @@ def test_policies_go_on_when_the_run_has_diverged():
     for name in ("ets", "random", "heur-gd:0.9", "heur-ld:0.9", "ets+heur-at:0.5"):
         result = run_policy(tree, name)
         assert result.node.complete and np.isnan(result.acc) and np.isnan(result.reward)
-
-
-def test_a_threshold_that_diverges_never_wins():
-    """max() keeps a NaN that comes first; a grid must not end on the one value that failed."""
-
-    def reward(path):  # selecting everything (any tau above 0.5) diverges
-        return np.nan if len(path) == 4 and sum(path[3]) else 0.5
-
-    tau, scores = search_tau([MadeUp(reward)], "heur-at", (0.9, 0.4, 0.8))
-    assert tau == 0.4 and np.isnan(scores[0.9]) and scores[0.4] == 0.5

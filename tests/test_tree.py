@@ -426,7 +426,7 @@ CLASS_IL = small(scenario="class", memory_size=10)
         (small(), [10], "composition 1 must be a list of counts"),
         (small(), [(0,)] + [(0,) * k for k in range(2, 6)], "5 compositions, but only 5 tasks"),
         (small(samples_per_class=1), [(3,)], r"3 samples of task 1; its pool holds 2"),
-        (small(method="joint"), [(1,)], "joint training replays nothing"),
+        (small(method="joint"), [(1,)], "room for 0"),
         (CLASS_IL, [(9,)], r"asks for 9 samples; the memory has room for 8"),
         (CLASS_IL, [(8,), (4, 4)], r"composition 2 \(4, 4\) asks for 8 .* room for 6"),
     ],

@@ -1,11 +1,10 @@
 """`make environments`: the command that trains whole schedule trees and saves them."""
 
-from argparse import ArgumentTypeError
-
 import pytest
 
 from rslib import ScheduleTree, Store
-from rslib.env_tables import load_tables, policy_environment
+from rslib.complete_tree import load_tables
+from rslib.runs.generalization import policy_environment
 from tools import trees
 
 
@@ -26,11 +25,3 @@ def test_a_real_tree(tmp_path, capsys):
     assert tree.trained == 0
     assert node.acc == pytest.approx(row.acc, abs=1e-6)
     assert node.bwt == pytest.approx(row.bwt, abs=1e-6)
-
-
-def test_parse_seeds():
-    """Broken: environments would be trained that the command does not name."""
-    assert trees.parse_seeds("0-3,20") == [0, 1, 2, 3, 20]
-    for bad in ("", "3-1", "a", "1,1", "0-2,1", "-3", "1-"):
-        with pytest.raises(ArgumentTypeError):
-            trees.parse_seeds(bad)

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from rslib import data
-from rslib.complete_tree import Table, tree_shape
+from rslib.complete_tree import CompleteTree, tree_shape
 from rslib.environment import Environment
 from rslib.learner import Learner
 from rslib.memory import fill
@@ -111,7 +111,7 @@ class Training:
     def _whole_batches(self) -> Iterator:
         """Repeat the epochs of task 5 without end, each without its smaller last batch."""
         while True:
-            for batch in self.learner._batches(5, self.memory):
+            for batch in self.learner.batches(5, self.memory):
                 if len(batch.y) == 138:
                     yield batch
 
@@ -196,8 +196,8 @@ def _bfs_peak(dataset: str) -> tuple[int, float]:
     is held in memory, and the search takes seconds instead of an hour.
     """
     tree = ScheduleTree(split_mnist(dataset))
-    whole = Learner._batches
-    Learner._batches = lambda self, *a: iter([next(whole(self, *a))])  # type: ignore[method-assign]
+    whole = Learner.batches
+    Learner.batches = lambda self, *a: iter([next(whole(self, *a))])  # type: ignore[method-assign]
     row = tree.walk(tuple(tree.compositions(k)[0] for k in range(1, tree.n_tasks))).test[-1]
     Learner.accuracies = lambda self: (row, row)  # type: ignore[method-assign]
     bfs(tree)
@@ -233,7 +233,9 @@ def agents(rounds: int = 8) -> dict[str, float]:
     """
     shape = (2, tree_shape(5).first[-1], 5)
     accuracies = [np.random.default_rng(seed).uniform(0.5, 1, shape) for seed in range(30)]
-    tables = [Table("random", seed, val, test) for seed, (val, test) in enumerate(accuracies)]
+    tables = [
+        CompleteTree("random", seed, val, test) for seed, (val, test) in enumerate(accuracies)
+    ]
     few_updates, few_episodes = a2c.A2CArgs(updates=300), dqn.DQNArgs(episodes=4)
     trainings: dict[str, Callable] = {
         "a2c": lambda: a2c.train(tables[:10], few_updates, progress=False),

@@ -20,10 +20,10 @@ from typing import Any
 
 import nbformat
 import papermill
+from rslib.runs.profiles import PROFILES
 
 from rslib.files import REPOSITORY
 from rslib.runs import params
-from rslib.runs.profiles import PROFILES
 from tools.report import write_html, write_index
 
 # Skipped where only stored results are drawn: 00 shows no result of the paper, 07 trains schedule

@@ -1,8 +1,8 @@
 """`make reproducibility`: writes REPRODUCIBILITY.md from the stored rows. No number is typed by hand.
 
-Every figure and table of the paper: which notebook makes it, how much of it has been run with the paper's
-settings, how many of its cells came out as published, where not, and what it cost. The likely reasons of
-differences are Markdown written by people, in docs/differences.md.
+Every figure and table of the paper: which notebook makes it, how much of it has been run with the
+paper's settings, how many of its cells came out as published, where not, and what it cost. The likely
+reasons of differences are Markdown written by people, in docs/differences.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 row per (environment, policy seed, label), carries everything the tables need: ranks, ACC, BWT, Welch
 tests, and the share of the gap from random to the oracle that a policy closes. Three labels are
 references instead of policies: the mean over all schedules (what a random schedule gets on average),
-the best schedule by validation (the oracle) and the best constant schedule (one schedule for every environment,
+the best schedule by validation (the oracle) and the best constant schedule (one for every environment,
 chosen on the training environments). Training is not done here.
 """
 

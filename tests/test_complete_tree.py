@@ -7,9 +7,18 @@ import numpy as np
 import pytest
 from synthetic import synthetic_table
 
-from rslib import env_tables, schedule
-from rslib.complete_tree import NotInTable, nearest_action, stack, tree_shape
-from rslib.env_tables import TableError, load_tables, save_tables
+from rslib import schedule
+from rslib.complete_tree import (
+    TableError,
+    complete,
+    load_tables,
+    nearest_action,
+    save_tables,
+    stack,
+    tree_shape,
+)
+from rslib.runs.generalization import train_trees
+from rslib.tree import NotTrained
 
 
 class FakeTree:
@@ -213,7 +222,7 @@ def test_walk_gives_the_rows_of_the_path():
     assert node.bwt == pytest.approx(np.mean(forgot))
     assert node.reward == pytest.approx(table.val[rows[-1]].mean())
     assert node.schedule.compositions == ((10,), (0, 10), (4, 3, 3))
-    with pytest.raises(NotInTable):
+    with pytest.raises(NotTrained):
         table.walk([(10,), (3, 7)])
 
 
@@ -234,25 +243,9 @@ def test_a_tree_becomes_its_table_and_each_node_is_trained_once():
     """Broken: `make environments` would write wrong rows, or train more than 35 of 4 tasks."""
     table = synthetic_table(4, 5)
     tree = FakeTree(table)
-    built = env_tables.from_tree(tree)
+    built = complete(tree)
     assert np.array_equal(built.val, table.val) and np.array_equal(built.test, table.test)
     assert tree.trained == 35
-
-
-def test_building_again_trains_nothing():
-    """Broken: a killed build would start from the beginning."""
-    stores: dict = {0: set(), 1: set()}
-    trees = []
-
-    def make_tree(environment, store):
-        trees.append(FakeTree(environment, stores[environment.seed]))
-        return trees[-1]
-
-    environments = [synthetic_table(3, 0), synthetic_table(3, 1)]
-    first = env_tables.build(environments, make_tree=make_tree)
-    again = env_tables.build(environments, make_tree=make_tree)
-    assert [t.trained for t in trees] == [5, 5, 0, 0]
-    assert all(np.array_equal(a.val, b.val) for a, b in zip(first, again, strict=True))
 
 
 def test_not_converged_is_said_not_written():
@@ -260,7 +253,7 @@ def test_not_converged_is_said_not_written():
     table = synthetic_table(3)
     table.val[3, 1] = np.nan
     with pytest.raises(TableError, match="did not converge"):
-        env_tables.from_tree(FakeTree(table))
+        complete(FakeTree(table))
 
 
 @pytest.mark.slow
@@ -268,20 +261,22 @@ def test_processes_build_the_same(tmp_path):
     """Broken: parallel building would give other tables than building in turn."""
     from rslib import Store
 
-    environments = [env_tables.policy_environment("permuteddigits", seed, 3) for seed in (0, 1)]
-    both = [
-        env_tables.build(environments, Store(tmp_path / str(workers)), workers)
-        for workers in (1, 2)
-    ]
-    for one, two in zip(*both, strict=True):
+    places = [("permuteddigits", seed) for seed in (0, 1)]
+    both = [train_trees(places, Store(tmp_path / str(n)), 3, n).complete for n in (1, 2)]
+    for place in places:
+        one, two = (trees[place] for trees in both)
         assert np.array_equal(one.val, two.val) and np.array_equal(one.test, two.test)
 
 
-def test_check_command(tmp_path, capsys):
-    """Broken: there would be no way to ask whether a table is whole."""
-    path = save_tables([synthetic_table(3, 4)], tmp_path / "t.csv")
-    env_tables.main(["check", str(path)])
-    assert "synthetic 4" in capsys.readouterr().out
+def test_a_search_runs_on_a_complete_tree():
+    """Broken: what a search would have found on the authors' trees cannot be measured."""
+    from rslib.search import bfs, mcts
+
+    tree = synthetic_table(4, 3)
+    found = bfs(tree)
+    assert len(found.rewards) == 30 and found.reward == pytest.approx(tree.final("val").max())
+    assert found.node.path == tree.leaf(int(tree.final("val").argmax())).path
+    assert mcts(tree, 300).reward == pytest.approx(found.reward)
 
 
 def test_gz_and_plain_hold_the_same(tmp_path):
