@@ -1,6 +1,6 @@
 """The environment: everything that fixes what training along a schedule gives, except the schedule.
 
-`Environment("mnist", seed=1)` is the paper's Split MNIST; whatever is not said comes from `presets`.
+`Environment("mnist", seed=1)` is the paper's Split MNIST; what is not given comes from `presets`.
 Its `key` is a hash of all that moves results, the dataset's own bytes included, and is what result
 rows are filed under. PROTOCOL stands here and only here: raise it when a change moves results.
 """
@@ -62,7 +62,7 @@ class Environment:
         object.__setattr__(self, "dataset", data.canonical(self.dataset))
         for name in (f.name for f in fields(self)):
             value = getattr(self, name)
-            if isinstance(value, np.generic):  # from an array or a DataFrame: the number is meant
+            if isinstance(value, np.generic):  # from an array or a DataFrame: take the number
                 object.__setattr__(self, name, value.item())
         preset = presets.preset(self.dataset, self.setting)
         for name in ("memory_size", "scenario", "n_tasks", "network", "hidden", "epochs"):
@@ -102,9 +102,9 @@ class Environment:
                 )
         if not isinstance(self.lr, int | float) or not 0 < self.lr < float("inf"):
             raise ValueError(f"lr must be a positive number, got {self.lr!r}")
-        METHODS[self.method](**self.arguments)  # refuses an unknown or bad argument by name
+        METHODS[self.method](**self.arguments)  # raises on an unknown or bad argument
 
-    # -- what the rest of the library asks ---------------------------------------------------------
+    # -- what the rest of the library uses ---------------------------------------------------------
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -117,11 +117,11 @@ class Environment:
 
     @functools.cached_property
     def recorded_facts(self) -> Facts | None:
-        """What shipped results say of the data, where the data are not on this machine."""
+        """What shipped results record about the data; None where the data are on this machine."""
         return None if data.at_hand(self.dataset) else shipped_facts(self.dataset, self.spec())
 
     def load(self) -> data.Dataset:
-        """The data, for training; fetched if need be."""
+        """Load the data for training, fetching the files if they are not on this machine."""
         dataset = data.load(self.dataset)
         if self.recorded_facts and self.recorded_facts.fingerprint != dataset.fingerprint:
             raise data.DataError(
@@ -131,23 +131,23 @@ class Environment:
         return dataset
 
     def facts(self) -> Facts:
-        """All that results need to know of the data without training."""
+        """Collect what results record about the data; trains nothing."""
         sizes, found = self.class_sizes(), self.recorded_facts or self.load()
         about = (self.dataset, found.fingerprint, found.n_classes, found.provenance, found.subset)
         return Facts(*about, class_sizes=sizes)
 
     @property
     def subset(self) -> str | None:
-        """For captions, where not all of a dataset is used."""
+        """Which part of the dataset is used, for captions; None: all of it."""
         return (self.recorded_facts or self.load()).subset
 
     def tasks(self) -> Scenario:
-        """The sequence of tasks. Cached: trees of one environment and of its variants share it."""
+        """Cut the data into tasks, once for all trees of one environment and its variants."""
         return _scenario(*self.scenario_key)
 
     def class_sizes(self) -> tuple[tuple[int, ...], ...]:
-        """Training samples of every class of every task. Kept for good, as a scenario is too large
-        to be: looking up what a search found needs these numbers and no image."""
+        """Count the training samples of every class of every task. These numbers stay cached and a
+        scenario does not: looking up what a search found needs them and no image."""
         known = self.recorded_facts.class_sizes if self.recorded_facts else ()
         return known or _class_sizes(*self.scenario_key)
 
@@ -162,7 +162,7 @@ class Environment:
 
     @property
     def classes_per_task(self) -> int:
-        """Known without cutting the data, so that policies can be planned before training."""
+        """Classes of one task, found without cutting the data: policies plan before training."""
         n_classes = (self.recorded_facts or self.load()).n_classes
         return n_classes if self.preset.permuted else n_classes // (self.n_tasks or 1)
 
@@ -173,13 +173,13 @@ class Environment:
         return self.classes_per_task if scheduled else 0
 
     def budget(self, k: int) -> int:
-        """How many samples a schedule may share out with k tasks seen; joint training replays none."""
+        """How many samples a schedule may divide among the k tasks seen; joint training replays none."""
         kept = k * self.samples_kept_per_task
         return 0 if self.method == "joint" else (self.memory_size or 0) - kept
 
     @property
     def pool_size(self) -> int:
-        """How many candidates a past task has (before the task itself is too small)."""
+        """How many candidates of a past task are kept (a small task may have fewer samples)."""
         if self.samples_per_class is not None:
             return self.samples_per_class * self.classes_per_task
         return max(self.memory_size or 0, self.samples_kept_per_task)
@@ -216,7 +216,7 @@ class Environment:
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the cached key: a worker with other data or another torch must make its own."""
+        """Leave out the cached key: a worker with other data or another torch must compute its own."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def spec(self) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Learner:
         self.reset()
 
     def reset(self) -> None:
-        """The untrained network."""
+        """Go back to the untrained network."""
         environment, scenario = self.environment, self.scenario
         assert environment.network and environment.hidden and environment.lr
         self.net = models.build(
@@ -69,7 +69,9 @@ class Learner:
         """Learn the next task while replaying `counts[i]` samples of task i+1."""
         number = self.n_learned + 1
         if len(counts) != self.n_learned:
-            raise ValueError(f"task {number} needs {self.n_learned} counts, got {counts}")
+            raise ValueError(
+                f"task {number} needs {self.n_learned} counts, one per old task; got {counts}"
+            )
         self.n_learned = number  # from here on the new task's classes count as seen
         if not self.diverged:
             memory = fill(
@@ -91,7 +93,7 @@ class Learner:
             self.method.end(self)
 
     def batches(self, number: int, memory: Memory) -> Iterator[Batch]:
-        """B current samples and the whole memory (or B of it, where it is larger than B).
+        """Yield B current samples with the whole memory (or with B of it, where it is larger than B).
 
         Every batch is written into the same buffer, the memory's rows once per task: the loop makes
         no copy but the gather of the current samples.
@@ -130,7 +132,7 @@ class Learner:
         return x, y, head
 
     def _pool(self, number: int) -> Tensor:
-        """The candidates of the task just learned; the same for every schedule, except with MoF."""
+        """Choose the candidates of the task just learned; only with MoF they depend on the schedule."""
         environment = self.environment
         own = self.method.pool(self)
         if own is not None:
@@ -145,14 +147,14 @@ class Learner:
             )
         return self._pool_cache[number]
 
-    # -- looking -----------------------------------------------------------------------------------
+    # -- evaluating -----------------------------------------------------------------------------------
 
     def logits(self, x: Tensor, head: Tensor) -> Tensor:
         """Each sample's logits on its own head; in Class-IL over the classes seen so far."""
         return self.own_logits(self.net(x), head)
 
     def own_logits(self, outputs: Tensor, head: Tensor) -> Tensor:
-        """The same out of the network's outputs, for methods that need more than the logits."""
+        """Pick the same logits out of the network's outputs, for methods that need more than logits."""
         return self.net.own_head(outputs, head)[:, : self.n_answers]
 
     @property
@@ -169,7 +171,7 @@ class Learner:
 
     @torch.no_grad()
     def accuracies(self) -> tuple[np.ndarray, np.ndarray]:
-        """Validation (NaN for unseen tasks) and test accuracy (every task) now: two rows of T."""
+        """Measure validation (NaN for unseen tasks) and test accuracy (every task); two arrays of T."""
         n = self.scenario.n_tasks
         val, test = np.full(n, np.nan), np.full(n, np.nan)
         if self.diverged:
@@ -195,7 +197,7 @@ class Learner:
     # -- snapshots ---------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """All that the next task needs, as copies: weights, optimizer, pools, the method's state."""
+        """Copy all that the next task needs: weights, optimizer, pools, the method's state."""
         return {
             "net": {name: t.clone() for name, t in self.net.state_dict().items()},
             "optimizer": _copied(self.optimizer.state_dict()),
@@ -206,7 +208,7 @@ class Learner:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Back to a snapshot, which stays untouched."""
+        """Go back to a snapshot, which stays untouched."""
         self.net.load_state_dict(state["net"])
         self.optimizer.load_state_dict(_copied(state["optimizer"]))
         self.pools = list(state["pools"])

@@ -48,10 +48,10 @@ def make_pool(
     seed: int,
     features: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Indices into `task.train`: the first `size` candidates (fewer where the task has fewer), as
-    many of every class as there can be: where a class is rare, the others fill up.
+    """Choose the first `size` candidates of a task (all its samples, where it has fewer); returns
+    their indices in `task.train`. Classes are equally frequent; where one is rare, the others fill up.
 
-    `features` maps network inputs to features; only "mof" asks for it.
+    `features` maps network inputs to features; only "mof" uses it.
     """
     if selection not in SELECTIONS:
         raise ValueError(f"selection must be one of {', '.join(SELECTIONS)}, got {selection!r}")
@@ -65,7 +65,9 @@ def make_pool(
         inputs = task.train.inputs(mine)
         if selection == "mof":
             if features is None:
-                raise ValueError("Mean-of-Features needs the network that has learned the task")
+                raise ValueError(
+                    "selection='mof' needs `features`, from the network that has learned the task"
+                )
             inputs = features(inputs)
         points = inputs.flatten(1).numpy()
         order = SELECTIONS[selection](points, min(per_class, len(mine)), (seed, task.number, label))
@@ -76,7 +78,7 @@ def make_pool(
 def fill(
     tasks: tuple[Task, ...], pools: list[Tensor], counts: tuple[int, ...], kept_per_task: int = 0
 ) -> Memory:
-    """The memory with `counts[i]` samples of task i+1.
+    """Fill a memory with `counts[i]` samples of task i+1.
 
     In Class-IL every past task also gives the first `kept_per_task` candidates of its pool (one per
     class), which no count includes.
@@ -97,7 +99,7 @@ def fill(
 
 
 def _per_class_quota(sizes: list[int], size: int) -> int:
-    """How many samples a class may give so that together they give `size`, if they can."""
+    """The fewest samples per class with which all classes give `size` together, if they can."""
     quota = -(-size // len(sizes))
     while sum(min(n, quota) for n in sizes) < min(size, sum(sizes)):
         quota += 1
@@ -105,20 +107,20 @@ def _per_class_quota(sizes: list[int], size: int) -> int:
 
 
 def interleave(orders: list[np.ndarray]) -> np.ndarray:
-    """First of each class, then second of each class, ...; a class that ran out is skipped."""
+    """Take the first of each class, then the second of each; a class that has run out is skipped."""
     ranked = [(rank, c, i) for c, order in enumerate(orders) for rank, i in enumerate(order)]
     return np.array([i for _, _, i in sorted(ranked)], dtype=np.int64)
 
 
 def _uniform(points: np.ndarray, n: int, key: tuple) -> np.ndarray:
-    """A prefix of one permutation per class, so that memories of any size nest."""
+    """Take a prefix of one permutation per class, so that memories of any size nest."""
     return rng(key[0], "pool", *key[1:]).permutation(len(points))[:n]
 
 
 def _kmeans(points: np.ndarray, n: int, key: tuple) -> np.ndarray:
-    """The sample nearest each of n centres, largest cluster first."""
+    """Take the sample nearest to each of n centres, largest cluster first."""
     # One thread: more change the order of sums, and with it the bits. Warnings: identical images
-    # give fewer distinct clusters than asked for, which the filling up below takes care of.
+    # give fewer distinct clusters than n; the samples in `rest` then fill up.
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         state = derived_seed(key[0], "kmeans", *key[1:]) % 2**32
@@ -136,12 +138,12 @@ def _kmeans(points: np.ndarray, n: int, key: tuple) -> np.ndarray:
 
 
 def _kcenter(points: np.ndarray, n: int, key: tuple) -> np.ndarray:
-    """Greedy farthest point: start nearest the mean, then always take the one farthest from all."""
+    """Start with the sample nearest the mean, then always take the sample farthest from all chosen."""
     chosen = [int(np.argmin(((points - points.mean(axis=0)) ** 2).sum(axis=1)))]
     distance = np.full(len(points), np.inf)
     while len(chosen) < n:
         distance = np.minimum(distance, ((points - points[chosen[-1]]) ** 2).sum(axis=1))
-        distance[chosen] = -1  # identical images are at distance 0: never the same one twice
+        distance[chosen] = -1  # identical images are at distance 0: never take one twice
         chosen.append(int(np.argmax(distance)))
     return np.array(chosen)
 

@@ -34,12 +34,13 @@ class Network(nn.Module):
         return self.own_head(self(x), head)
 
     def own_head(self, outputs: Tensor, head: Tensor) -> Tensor:
+        """Pick each sample's own head out of the outputs: (n, head_size)."""
         if self.n_heads == 1:
             return outputs
         return outputs.gather(1, self.own_columns(head))
 
     def own_columns(self, head: Tensor) -> Tensor:
-        """Which outputs are each sample's own head's: (n, head_size)."""
+        """The columns of each sample's own head among the outputs: (n, head_size)."""
         return head[:, None] * self.head_size + torch.arange(self.head_size)
 
 
@@ -51,7 +52,7 @@ def build(
     generator: torch.Generator,
     hidden: int = 256,
 ) -> Network:
-    """A freshly initialised network for inputs of this shape."""
+    """Build an untrained network for inputs of this shape."""
     if network not in ("mlp", "convnet", "resnet"):
         raise ValueError(f"network must be mlp, convnet or resnet, got {network!r}")
     if network == "mlp":
@@ -121,7 +122,7 @@ def _resnet(input_shape: tuple[int, ...], width: int = 20) -> tuple[nn.Module, i
 
 
 def _initialise(net: nn.Module, generator: torch.Generator) -> None:
-    """PyTorch's own default distributions, drawn from our generator instead of the global one."""
+    """Draw the weights from PyTorch's default distributions, but with our generator."""
     for module in net.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
             bound = 1 / math.sqrt(module.weight[0].numel())  # U(-1/sqrt(fan_in), 1/sqrt(fan_in))

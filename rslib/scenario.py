@@ -21,12 +21,12 @@ VALIDATION_SHARE = 0.15
 
 
 class ScenarioError(ValueError):
-    """A dataset that cannot be cut into the tasks asked for."""
+    """A dataset cannot be cut into the requested tasks."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs as stored (uint8, or float32 for users' data) and the labels the loss uses."""
+    """Inputs as stored (uint8, or float32 for users' data) and the labels that the loss uses."""
 
     x: Tensor
     y: Tensor  # (n,) int64: within the head
@@ -68,7 +68,7 @@ def as_inputs(x: Tensor) -> Tensor:
 
 
 def class_order(seed: int, n_classes: int) -> list[int]:
-    """The order in which classes are cut into tasks; seed 0 keeps the dataset's own.
+    """The order in which classes are cut into tasks; seed 0 keeps the dataset's own order.
 
     The legacy generator on purpose: it reproduces the paper's tables of task splits.
     """
@@ -78,11 +78,12 @@ def class_order(seed: int, n_classes: int) -> list[int]:
 
 
 def task_splits(n_classes: int, n_tasks: int, class_order_seed: int = 0) -> list[tuple[int, ...]]:
-    """The classes of every task, equally many each; the last few in the order may be left over."""
+    """List the classes of every task, equally many each; the last few in the order may be left out."""
     per_task = n_classes // n_tasks
     if per_task < 2:
         raise ScenarioError(
-            f"{n_tasks} tasks need at least {2 * n_tasks} classes (two each), there are {n_classes}"
+            f"{n_tasks} tasks need at least {2 * n_tasks} classes (two each); the data has "
+            f"{n_classes}. Use fewer tasks or more classes"
         )
     order = class_order(class_order_seed, n_classes)
     return [tuple(order[t * per_task : (t + 1) * per_task]) for t in range(n_tasks)]
@@ -97,16 +98,18 @@ def make_scenario(
     permuted: bool = False,
     max_train: int | None = None,
 ) -> Scenario:
-    """Cut a dataset into tasks. `seed` moves the validation split (and permutations), nothing else."""
+    """Cut a dataset into tasks. `seed` moves only the validation split (and the permutations)."""
     if kind not in KINDS:
         raise ScenarioError(f"scenario must be one of {', '.join(KINDS)}, got {kind!r}")
     if n_tasks < 2:
         raise ScenarioError(f"continual learning needs at least two tasks, got {n_tasks}")
     if permuted and kind != "domain":
-        raise ScenarioError("permuted tasks share one head: their scenario is 'domain'")
+        raise ScenarioError("permuted tasks share one head. Set scenario='domain'")
     if permuted:
         if class_order_seed:
-            raise ScenarioError("permuted tasks have all classes each: there is no class order")
+            raise ScenarioError(
+                "permuted tasks have no class order: each has all classes. Set class_order_seed=0"
+            )
         tasks = _permuted_tasks(dataset, n_tasks, seed, max_train)
         per_task = head_size = dataset.n_classes
     else:
@@ -135,7 +138,7 @@ def _split_tasks(
 
 
 def _permuted_tasks(dataset: Dataset, n_tasks: int, seed: int, max_train: int | None) -> list[Task]:
-    """Every task has all classes; task 1 sees the pixels as they are."""
+    """Permute the pixels of all classes, once per task; task 1 sees the pixels as they are."""
     n = len(dataset.y_train)
     chosen = np.sort(rng(seed, "subset").permutation(n)[: max_train or n])
     whole = _samples(dataset.x_train[chosen], dataset.y_train[chosen])
@@ -168,7 +171,7 @@ def _hold_out(samples: Samples, seed: int, task: int) -> tuple[Samples, Samples]
     if n_val == 0:
         raise ScenarioError(
             f"task {task} has only {len(samples)} training samples: too few to hold out "
-            f"{VALIDATION_SHARE:.0%} for validation"
+            f"{VALIDATION_SHARE:.0%} for validation. Use fewer tasks or more data"
         )
     val, train = order[:n_val].sort().values, order[n_val:].sort().values
     return Samples(samples.x[train], samples.y[train]), Samples(samples.x[val], samples.y[val])

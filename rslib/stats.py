@@ -1,8 +1,8 @@
 """Statistics over seeds and environments: Welch's test, ranks, Holm, effect sizes, intervals.
 
-Every function takes plain arrays, leaves out what is missing (NaN, infinite) and always answers.
-Where a number has no meaning (one seed, no spread) the answer carries the `reason` and prints as
-"n/a (reason)"; nothing warns and nothing raises for data that a half-finished run can produce.
+Every function takes plain arrays and leaves out missing values (NaN, infinite). Where a number has no
+meaning (one seed, no spread) the result carries the `reason` and prints as "n/a (reason)"; no function
+warns or raises for data that a half-finished run can produce.
 The tests and the resampling are scipy's; only what scipy lacks is written out here.
 """
 
@@ -33,7 +33,7 @@ class Welch:
     difference: float = nan
     n_a: int = 0
     n_b: int = 0
-    reason: str | None = None  # why there is no test; None where there is one
+    reason: str | None = None  # why the test is missing; None where it is not
 
     def __str__(self) -> str:
         if self.reason:
@@ -63,7 +63,7 @@ class Estimate:
 
 
 def welch(a: ArrayLike, b: ArrayLike) -> Welch:
-    """Welch's test of two samples, such as the ACC of two methods over seeds."""
+    """Compare two samples by Welch's test, such as the ACC of two methods over seeds."""
     return welch_from_summary(*_summary(_finite(a)), *_summary(_finite(b)))
 
 
@@ -77,7 +77,7 @@ def welch_from_summary(
 ) -> Welch:
     """Welch's test from means and *population* standard deviations (ddof = 0), as papers print.
 
-    The paper's deviations are population ones; read as sample ones, 4 of its 168 tests come out.
+    The paper prints population deviations; read as sample deviations, they give 4 of its 168 tests.
     """
     difference = mean_a - mean_b
     reason = _no_test(mean_a, std_a, n_a, mean_b, std_b, n_b)
@@ -195,7 +195,7 @@ def rank_intervals(acc: ArrayLike) -> list[Estimate]:
 
 
 def _ranks(acc: ArrayLike) -> tuple[list[np.ndarray], np.ndarray]:
-    """Ranks (complete seeds, methods run) of every environment that has any, and who was run."""
+    """Rank (complete seeds, methods run) in every environment that has any; also which methods ran."""
     acc = np.asarray(acc, dtype=float)
     if acc.ndim != 3:
         raise ValueError(f"acc is (environments, seeds, methods), got shape {acc.shape}")

@@ -1,7 +1,7 @@
 """Dark experience replay (Buzzega et al., 2020): replay what the network once answered.
 
 DER: cross-entropy on the current samples plus alpha times the mean squared error between today's
-logits of the replayed samples and the ones stored when their task ended. DER++ adds beta times the
+logits of the replayed samples and those stored when their task ended. DER++ adds beta times the
 cross-entropy on the replayed labels. Nothing else is stored: one row of logits per pool position.
 
 In Class-IL the head grows, so logits stored after an earlier task are shorter than today's. The error

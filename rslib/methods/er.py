@@ -51,7 +51,7 @@ class Method:
         self.memory: Memory | None = None
 
     def begin(self, learner: Learner, memory: Memory) -> None:
-        """Before the first batch of a task."""
+        """Prepare for a task, before its first batch."""
         self.memory = memory
 
     def step(self, learner: Learner, batch: Batch) -> float:
@@ -73,7 +73,7 @@ class Method:
         return None
 
     def end(self, learner: Learner) -> None:
-        """After the last batch of a task, when its pool has been made."""
+        """Finish a task, after its last batch and when its pool has been made."""
 
     def state(self) -> dict[str, Any]:
         """Return the tensors and plain values that the next task needs, for `load`."""

@@ -1,6 +1,6 @@
 """ER-Ring (Chaudhry et al., 2019, "tiny episodic memories"): ER whose pool is a ring per class.
 
-Every training sample of a class pushes the oldest one out of the class's ring, so when the task ends
+Every training sample of a class pushes the oldest out of the class's ring, so when the task ends
 the ring holds the class's last samples in the stream. The step is ER's. How many a ring holds is the
 environment's `samples_per_class`; a memory of all rings is the schedule "ets" with a memory large
 enough for all. Newest first: a smaller share is what a smaller ring would hold.
@@ -32,8 +32,8 @@ class ERRing(Method):
         super().begin(learner, memory)
         if learner.environment.selection != "uniform":
             raise ValueError(
-                "ER-Ring selects its samples by their place in the stream: "
-                f"selection must stay 'uniform', got {learner.environment.selection!r}"
+                "ER-Ring selects its samples by their place in the stream. "
+                f"Set selection='uniform', not {learner.environment.selection!r}"
             )
         self.stream = []
 

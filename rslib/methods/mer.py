@@ -84,7 +84,7 @@ def _remember(fraction: float, weights: list[Tensor], place: list[Tensor]) -> No
 
 
 def _keep(fraction: float, weights: list[Tensor], before: list[Tensor]) -> None:
-    """Reptile: go back to where the weights were, and from there only this fraction of the way."""
+    """Reptile: move the weights from where they were only this fraction of the way."""
     if fraction != 1:
         for now, then in zip(weights, before, strict=True):
             torch.lerp(then, now, fraction, out=now)
