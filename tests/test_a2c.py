@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from synthetic import synthetic_table
 
 from rslib import schedule
 from rslib.complete_tree import Table, tree_shape
 from rslib.policies import a2c
 from rslib.policies.a2c import FORBIDDEN, A2CArgs, ActorCritic, gae, sample
 from rslib.seeding import torch_rng
-from tools.bench_rl import synthetic_table
 
 
 def test_gae_by_hand():

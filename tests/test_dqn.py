@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from synthetic import synthetic_table
 
 from rslib import schedule
 from rslib.complete_tree import Table, tree_shape
 from rslib.policies import dqn
 from rslib.policies.dqn import DQNArgs, QNetwork, best_values, choose
 from rslib.seeding import torch_rng
-from tools.bench_rl import synthetic_table
 
 SMALL = DQNArgs(hidden=32, episodes=60, anneal_episodes=30, lr=1e-3, log_every=20, batch_size=8)
 

@@ -6,13 +6,13 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from synthetic import synthetic_table
 
 from rslib import schedule
 from rslib.complete_tree import tree_shape
 from rslib.env import ID, MAX_INVALID, PENALTY, InvalidAction, ReplayScheduleEnv
 from rslib.env_tables import save_tables
 from rslib.schedule import Schedule
-from tools.bench_rl import synthetic_table
 
 
 class LiveTree:

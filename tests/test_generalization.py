@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from small_environment import small
+from synthetic import synthetic_table
 
 from rslib import presets_rl, schedule
 from rslib.complete_tree import tree_shape
@@ -18,7 +19,6 @@ from rslib.runs import generalization, generalization_cli, scoring
 from rslib.runs.generalization import Agent
 from rslib.runs.scoring import CONSTANT, MEAN, ORACLE, play
 from rslib.store import Store
-from tools.bench_rl import synthetic_table
 
 TINY_A2C = A2CArgs(updates=30, hidden=8)
 TINY_DQN = DQNArgs(episodes=5, hidden=8, batch_size=4)

@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from synthetic import synthetic_table
 
 from rslib import schedule
 from rslib.policies import Policy, a2c, matrix
 from rslib.policies.learned import LearnedPolicy, TooManyTasks
-from tools.bench_rl import synthetic_table
 
 
 def likes(action, n_tasks=4):

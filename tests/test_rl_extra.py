@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from synthetic import synthetic_table
 
 from rslib.env import ReplayScheduleEnv
-from tools.bench_rl import synthetic_table
 
 pytestmark = pytest.mark.rl_extra
 
