@@ -14,7 +14,7 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,7 +44,7 @@ SCHEDULE = ((), (10,), (5, 5), (4, 3, 3), (3, 3, 2, 2))  # the memory of tasks 1
 
 
 def in_turns(
-    jobs: dict[str, Callable[[], object]],
+    jobs: Mapping[str, Callable[[], object]],
     rounds: int,
     calls: int = 1,
     clock: Callable[[], float] = time.process_time,
@@ -221,7 +221,7 @@ def replay_methods(rounds: int = 25, calls: int = 8) -> dict[str, tuple[float, f
     with tempfile.TemporaryDirectory() as folder:
         dataset = write_noise(Path(folder) / "noise.npz", 2000, 100)
         methods = {method: Training(dataset, method) for method in ("er", *STEP_LIMITS)}
-    steps = in_turns(dict(methods), rounds, calls)
+    steps = in_turns(methods, rounds, calls)
     return {method: (steps[method], methods[method].begin_seconds) for method in methods}
 
 
@@ -233,9 +233,7 @@ def agents(rounds: int = 8) -> dict[str, float]:
     """
     shape = (2, tree_shape(5).first[-1], 5)
     accuracies = [np.random.default_rng(seed).uniform(0.5, 1, shape) for seed in range(30)]
-    tables = [
-        CompleteTree("random", seed, val, test) for seed, (val, test) in enumerate(accuracies)
-    ]
+    tables = [CompleteTree("random", seed, val, test) for seed, (val, test) in enumerate(accuracies)]
     few_updates, few_episodes = a2c.A2CArgs(updates=300), dqn.DQNArgs(episodes=4)
     trainings: dict[str, Callable] = {
         "a2c": lambda: a2c.train(tables[:10], few_updates, progress=False),

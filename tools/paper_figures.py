@@ -20,7 +20,6 @@ from typing import Any
 
 import nbformat
 import papermill
-from rslib.runs.profiles import PROFILES
 
 from rslib.files import REPOSITORY
 from rslib.runs import params
