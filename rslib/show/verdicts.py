@@ -21,7 +21,7 @@ import pandas as pd
 
 from rslib import stats
 from rslib.search import Result
-from rslib.show import figures, published, tables
+from rslib.show import figures, published, style, tables
 from rslib.show.latex import Table, plain_table
 from rslib.show.table_rows import as_tuple, named
 
@@ -139,7 +139,7 @@ def verdict(mean: float, paper_mean: float, paper_std: float, n: float = FEWEST)
 
 
 def what_moves(table: Table, by: str) -> Words:
-    """The caption of `plots.acc_by_setting`: what is drawn, and whether the choice of schedule or of
+    """The caption of `figures.acc_by_setting`: what is drawn, and whether the choice of schedule or of
     setting (`by`) moves ACC more, with the cells that say so."""
     values = table.values[table.values["metric"] == "acc"]
     values = values[values["mean"].notna()]
@@ -313,7 +313,7 @@ def side_by_side(
     judged = against_paper(table, f"{what}, ours beside the paper's")
     if len(judged.frame):
         tables.save_table(judged, f"{name}_verdicts", "paper", out_dir)
-        figures.savefig(figures.ours_vs_paper(table), name, "paper", out_dir)
+        style.savefig(figures.ours_vs_paper(table), name, "paper", out_dir)
     shown = [table._repr_html_(), counted(judged), judged._repr_html_()]
     if against:
         best = winners(table, f"{what}, the best here and in the paper", name)
