@@ -92,7 +92,10 @@ def hues(labels: Iterable[str]) -> dict[str, Any]:
 
 
 def spread(values: Any) -> tuple[float, float]:
-    """Mean -+ population std, as in the tables. For seaborn's `errorbar`, whose "sd" is another."""
+    """Return mean - std and mean + std, of the population as in the tables, for seaborn's `errorbar`.
+
+    seaborn's own "sd" is the deviation of a sample.
+    """
     mean, std = np.mean(values), np.std(np.asarray(values))
     return float(mean - std), float(mean + std)
 
