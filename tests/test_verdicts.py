@@ -4,9 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
-import pytest
 
-from rslib.show import figures, tables, verdicts
+from rslib.show import tables, verdicts
 from rslib.show.published import welch_tests
 
 
@@ -170,17 +169,3 @@ def test_where_methods_stand_among_all_schedules():
     assert "the 4 schedules end between 90.00% and 97.00%, on average at 94.00%" in said
     assert "better than: ETS 2 (95.00%)." in said  # 90 and 94; not its own 95
     assert "BFS was not run" in verdicts.among_all([], done)
-
-
-def test_the_figure_of_all_schedules_has_a_panel_per_seed():
-    """Broken: seeds are mixed in one panel; or without BFS the notebook stops."""
-    done = pd.DataFrame(
-        {"seed": [1, 2, 2], "label": ["ETS", "ETS", "MCTS"], "acc": [0.9, 0.8, 0.85]}
-    )
-    both = [exhaustive([0.8, 0.9], seed) for seed in (1, 2)]
-    one, two = figures.all_schedules(both, done).axes
-    assert "seed 1" in one.get_title() and "seed 2" in two.get_title()
-    assert [line.get_xdata()[0] for line in one.lines] == pytest.approx([90])
-    assert sorted(line.get_xdata()[0] for line in two.lines) == pytest.approx([80, 85])
-    assert sum(bar.get_height() for bar in one.patches) == 2
-    assert "not every schedule" in figures.all_schedules([], done).axes[0].texts[0].get_text()

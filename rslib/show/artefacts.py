@@ -1,67 +1,22 @@
-"""Figures and tables as files: the same bytes from every run, and never half a file.
-
-`savefig` writes figures/<dataset>/<name>.pdf and .png, `save_table` tables/<dataset>/<name>.tex and
-.csv. Each is written beside its target and moved over it, so a reader (or LaTeX) sees the old file
-or the new one. Nothing that changes between runs (dates, random ids) goes in.
-"""
+"""Tables as files, the same bytes from every run."""
 
 from __future__ import annotations
 
-import os
-import re
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
-import matplotlib.style
+from rslib import files
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from rslib.show.tables import Table
-
-STYLE = Path(__file__).with_name("rslib.mplstyle")
-DPI = 200  # 1300 pixels for a figure as wide as the text
-
-
-def savefig(fig: Figure, name: str, dataset: str, out_dir: str | Path = ".") -> list[Path]:
-    """Write a figure as vector PDF and as PNG; returns the paths."""
-    target = _target(out_dir, "figures", dataset, name)
-    pdf, png = target.with_name(f"{target.name}.pdf"), target.with_name(f"{target.name}.png")
-    with matplotlib.style.context(STYLE):  # font embedding is decided when saving
-        dates = {"CreationDate": None, "ModDate": None}
-        _write(pdf, lambda f: fig.savefig(f, format="pdf", metadata=dates))
-        _write(png, lambda f: fig.savefig(f, format="png", dpi=DPI, metadata={"Software": None}))
-    return [pdf, png]
 
 
 def save_table(table: Table, name: str, dataset: str, out_dir: str | Path = ".") -> list[Path]:
     """Write a table as LaTeX (label tab:<dataset>-<name>) and its numbers as CSV."""
-    target = _target(out_dir, "tables", dataset, name)
-    tex, csv = target.with_name(f"{target.name}.tex"), target.with_name(f"{target.name}.csv")
-    label = f"tab:{target.parent.name}-{target.name}"
-    _write(tex, lambda f: f.write(table.to_latex(label=label).encode()))
-    _write(csv, lambda f: f.write(table.to_csv().encode()))
+    tex, csv = (
+        files.artefact(out_dir, "tables", dataset, f"{name}.{kind}") for kind in ("tex", "csv")
+    )
+    label = f"tab:{tex.parent.name}-{tex.stem}"
+    files.write_atomically(tex, table.to_latex(label=label).encode())
+    files.write_atomically(csv, table.to_csv().encode())
     return [tex, csv]
-
-
-def _target(out_dir: str | Path, kind: str, dataset: str, name: str) -> Path:
-    """A dataset may be the path of an .npz: its stem names the folder, in characters TeX takes."""
-    folder, stem = (re.sub(r"[^A-Za-z0-9._+-]+", "-", s) for s in (Path(dataset).stem, name))
-    if not folder.strip(".-") or not stem.strip(".-"):
-        raise ValueError(f"dataset and name must name a file, got {dataset!r} and {name!r}")
-    return Path(out_dir) / kind / folder / stem
-
-
-def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            write(file)
-        os.chmod(temporary, 0o644)  # mkstemp's private mode would hide the file from others
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

@@ -1,12 +1,12 @@
-"""Drawings of schedules and of what they do: the schedule tree, bubbles, task accuracies, memory.
+"""Drawings of schedules and of what they do: bubbles, task accuracies, the schedule tree.
 
-Takes `Schedule` objects and accuracy matrices; knows neither datasets nor result rows. Reached as
-`rslib.plots.bubble` and so on. Accuracies come as fractions and are drawn in percent.
+The functions take `Schedule` objects and accuracy matrices and know neither datasets nor result
+rows. Accuracies come as fractions and are drawn in percent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,46 +21,22 @@ from rslib import metrics
 from rslib.schedule import Composition, Schedule, compositions, n_actions
 from rslib.show import style
 
-# The paper's blue, red and purple for example paths, and two more, in shades told apart by all.
-_PATH_COLORS = ("#2166C8", "#D6302A", "#8B3FA8", "#B8860B", "#1A8A6A")
-
-
-@style.styled
-def task_accuracies(
-    panels: Mapping[str, ArrayLike],
-    replay_at: Mapping[str, int] | None = None,
-    n_columns: int = 4,
-) -> Figure:
-    """Every task's test accuracy from when it was learned on (Figure 1), one panel per name.
-
-    A panel is an accuracy matrix (T+1, T) or (T, T), or one per seed stacked in front: then the
-    mean is drawn, with a band of one standard deviation. `replay_at` draws the replay moment.
-    """
-    n_tasks = max(np.shape(m)[-1] for m in panels.values())
-    n_columns = min(n_columns, 2) if n_tasks > style.MANY_TASKS else n_columns
-    width = style.PAGE if min(len(panels), n_columns) > 1 else style.COLUMN
-    fig, axes = style.panels(len(panels), n_columns, width, 1.9, share_y=True)
-    for i, (ax, (name, matrices)) in enumerate(zip(axes, panels.items(), strict=True)):
-        draw_accuracies(ax, matrices, name)
-        if replay_at and name in replay_at:
-            ax.axvline(replay_at[name], color="black", linewidth=1.2, zorder=1.5)
-        ax.set_xlabel("after task")
-        if i % n_columns == 0:
-            ax.set_ylabel("accuracy (%)")
-    style.task_key(fig, axes, n_tasks, replay=bool(replay_at))
-    return fig
+# The paper's blue, red and purple for its example paths, in shades that all readers tell apart.
+_PATH_COLORS = ("#2166C8", "#D6302A", "#8B3FA8")
 
 
 @style.styled
 def bubble(schedule: Schedule, ax: Axes | None = None, title: str | None = None) -> Figure:
-    """A schedule as circles (Figure 4): which task (rows) is replayed at which task (columns).
+    """Draw which task (rows) is replayed at which task (columns), as circles (Figure 4).
 
     The area of a circle is the share of the memory, so every column with replay has equal area.
+    On the given axes, or on a figure of their own.
     """
-    new = ax is None
-    side = style.COLUMN if schedule.n_tasks > 6 else 0.75 * style.COLUMN
-    fig, ax = style.on(ax, side, side)
     n_old = schedule.n_tasks - 1
+    most = 10 if ax is None or n_old <= 10 else 5  # ticks; a panel of several has half the room
+    if ax is None:
+        side = style.COLUMN if schedule.n_tasks > 6 else 0.75 * style.COLUMN
+        _, (ax,) = style.panels(1, 1, side, side)
     colors = style.task_colors(schedule.n_tasks)
     share = schedule.proportions()  # (at task 2..T, of task 1..T-1)
     at, of = np.nonzero(share)
@@ -79,10 +55,11 @@ def bubble(schedule: Schedule, ax: Axes | None = None, title: str | None = None)
     )
     ax.add_collection(circles)
     ax.set(xlim=(1.4, n_old + 1.6), ylim=(n_old + 0.6, 0.4), title=title)
-    most = 10 if new or n_old <= 10 else 5  # a panel of several has half the room
     ax.set_xticks(style.task_ticks(2, n_old + 1, most))
     ax.set_yticks(style.task_ticks(1, n_old, most))
     ax.set(xlabel="current task", ylabel="replayed task")
+    fig = ax.get_figure(root=True)
+    assert fig is not None
     return fig
 
 
@@ -90,9 +67,9 @@ def bubble(schedule: Schedule, ax: Axes | None = None, title: str | None = None)
 def accuracy_and_bubbles(
     runs: Mapping[str, tuple[ArrayLike, Schedule | None]],
 ) -> Figure:
-    """Task accuracies above, the schedule that led to them below, one column per method.
+    """Draw task accuracies above and the schedule that led to them below, one column per run.
 
-    Fine-tuning has no schedule to draw: give None, and its place says so.
+    `runs` maps a name to an accuracy matrix and its schedule, or None, which is drawn as "no replay".
     """
     n_tasks = max(np.shape(m)[-1] for m, _ in runs.values())
     n = len(runs)
@@ -116,45 +93,9 @@ def accuracy_and_bubbles(
     return fig
 
 
-@style.styled
-def memory_usage(
-    usage: Mapping[str, Schedule | Sequence[int]],
-    capacity: int | None = None,
-    ax: Axes | None = None,
-    title: str | None = None,
-) -> Figure:
-    """Replayed samples at every task from 2 on, one bar per method (Figures 10 and 11).
-
-    A method is a Schedule or the numbers themselves; `capacity` draws the fixed memory size.
-    """
-    heights = {
-        name: [sum(c) for c in u.compositions] if isinstance(u, Schedule) else list(u)
-        for name, u in usage.items()
-    }
-    n_tasks = max(map(len, heights.values())) + 1
-    fig, ax = style.on(ax, style.COLUMN if n_tasks <= 10 else style.PAGE, 1.9)
-    labels = style.in_order(list(heights))
-    width = 0.84 / len(labels)
-    for i, name in enumerate(labels):
-        x = np.arange(2, len(heights[name]) + 2) + (i - (len(labels) - 1) / 2) * width
-        ax.bar(x, heights[name], 0.92 * width, color=style.method(name).color, label=name)
-    if capacity is not None:
-        ax.axhline(capacity, color="black", linewidth=0.8, linestyle=(0, (4, 2)), zorder=3)
-        ax.annotate(
-            f"M = {capacity}", (0.01, capacity), xycoords=("axes fraction", "data"),
-            xytext=(0, 2), textcoords="offset points", fontsize=7,
-        )  # fmt: skip
-    ax.set(xlabel="task", ylabel="replayed samples", title=title)
-    ax.set_xticks(style.task_ticks(2, n_tasks, 19))
-    ax.set_xlim(1.4, n_tasks + 0.6)
-    ax.grid(axis="x", visible=False)
-    style.legend_below(fig, [ax], 4)
-    return fig
-
-
 @dataclass
 class _Node:
-    """A memory in the drawn tree; `paths` are the indices of the schedules through it."""
+    """A memory in the drawn tree; `paths` are the indices of the example schedules through it."""
 
     composition: Composition
     paths: list[int]
@@ -163,22 +104,14 @@ class _Node:
 
 
 @style.styled
-def schedule_tree(
-    n_tasks: int = 5, memory_size: int = 8, paths: Mapping[str, Schedule] | None = None
-) -> Figure:
-    """The tree of replay memories (Figure 2) with schedules as paths in it; up to 6 tasks.
+def schedule_tree(n_tasks: int, memory_size: int) -> Figure:
+    """Draw the tree of replay memories (Figure 2) with the paper's three schedules as paths in it.
 
-    Without `paths`, the paper's three: only task 1 (blue), equal shares (red), only the task
-    before (purple). Boxes are memories, cut into the tasks' shares; dots stand for more of them.
+    Boxes are memories, cut into the tasks' shares; dots stand for more of them.
     """
-    if paths:
-        n_tasks = next(iter(paths.values())).n_tasks
-        memory_size = max(s.memory_size for s in paths.values())
-    if not 2 <= n_tasks <= 6 or len(paths or ()) > len(_PATH_COLORS):
-        raise ValueError(f"a tree of 2 to 6 tasks and 5 paths fits a page, not of {n_tasks} tasks")
-    paths = paths or _example_paths(n_tasks, memory_size)
-    if any(s.n_tasks != n_tasks for s in paths.values()):
-        raise ValueError("all paths of a tree need the same number of tasks")
+    if not 2 <= n_tasks <= 6:
+        raise ValueError(f"a tree of 2 to 6 tasks fits on a page; got {n_tasks} tasks")
+    paths = _example_paths(n_tasks, memory_size)
     root = _Node((), list(range(len(paths))))
     _grow(root, list(paths.values()), 0, n_tasks, memory_size)
     left, step, height = 0.62, 0.58, 0.58 * n_tasks + 0.05  # inches
@@ -213,7 +146,7 @@ def _example_paths(n_tasks: int, M: int) -> dict[str, Schedule]:
 
 
 def _grow(node: _Node, paths: list[Schedule], k: int, n_tasks: int, M: int) -> None:
-    """Children of a node on a path: the first, the last and those on paths; dots for the others."""
+    """Add the children of a node on a path: the first, the last and those on paths; else dots."""
     if k + 1 == n_tasks:
         return
     if not node.paths:
@@ -222,8 +155,8 @@ def _grow(node: _Node, paths: list[Schedule], k: int, n_tasks: int, M: int) -> N
     taken: dict[Composition, list[int]] = {}
     for i in node.paths:
         taken.setdefault(paths[i].compositions[k], []).append(i)
-    every = set(compositions(k + 1, M)) | set(taken)
-    ordered = sorted(every, key=lambda c: [-n for n in c])  # oldest task first, as actions are
+    # The oldest task first, as in actions.
+    ordered = sorted(compositions(k + 1, M), key=lambda c: [-n for n in c])
     shown = [c for c in ordered if c in taken or c in (ordered[0], ordered[-1])]
     for c in shown:
         if node.children and ordered.index(c) != ordered.index(node.children[-1].composition) + 1:  # type: ignore[union-attr]
@@ -271,7 +204,7 @@ def _draw_node(ax, node, n_tasks, left, slot, box, step, level) -> None:
     total = sum(node.composition)
     start = x - box / 2
     for color, n in zip(style.task_colors(n_tasks), node.composition, strict=False):
-        share = box * n / total if total else 0
+        share = box * n / total
         ax.add_patch(Rectangle((start, y - 0.06), share, 0.12, color=color, lw=0, zorder=3))
         start += share
     edge = "black" if node.paths else "#777777"
@@ -284,7 +217,7 @@ def _draw_node(ax, node, n_tasks, left, slot, box, step, level) -> None:
 
 
 def _learned(matrices: ArrayLike) -> np.ndarray:
-    """(seeds, T, T) with NaN where a task has not been learned yet, from any accepted shape."""
+    """Return (seeds, T, T) accuracies with NaN where a task has not been learned yet."""
     a = np.asarray(matrices, dtype=float)
     a = a[None] if a.ndim == 2 else a
     a = a[:, a.shape[1] - a.shape[2] :]  # without the untrained network's row
@@ -293,6 +226,11 @@ def _learned(matrices: ArrayLike) -> np.ndarray:
 
 
 def draw_accuracies(ax: Axes, matrices: ArrayLike, name: str) -> None:
+    """Draw every task's test accuracy from when it was learned on (Figure 1), with the ACC as title.
+
+    `matrices` is an accuracy matrix (T+1, T) or (T, T), or one per seed stacked in front; then the
+    mean is drawn, with a band of one standard deviation.
+    """
     seen = _learned(matrices)
     n_tasks = seen.shape[-1]
     many = n_tasks > style.MANY_TASKS

@@ -1,16 +1,19 @@
-"""How figures look: one style file, one colour per method and per task, sizes as printed.
+"""How figures look and how they are saved: one style file, one colour per method and per task.
 
-A method has the same colour, line and marker in every figure (Okabe-Ito and Tol colours, told
-apart by the colour-blind; marker and dash tell them apart in grey). Tasks are ordered, so they take
-a sequence from dark to light instead, which never meets a method's colours in one panel.
+A notebook draws inside `with style.context():` on axes from `panels`, and hands the figure to
+`savefig`. A method has the same colour, line and marker in every figure (`method`, or `hues` for
+seaborn). Its colour is an Okabe-Ito or Tol colour, which colour-blind readers can tell apart, and
+marker and dash do the same in grey. Tasks are ordered, so they take a sequence from dark to light
+instead, which never meets a method's colours in one panel.
 """
 
 from __future__ import annotations
 
-import functools
+import io
 import zlib
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import matplotlib.style
@@ -21,13 +24,20 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from rslib.show.artefacts import STYLE
+from rslib import files
 
+STYLE = Path(__file__).with_name("rslib.mplstyle")
 PAGE, COLUMN = 6.5, 3.25  # inches, of a TMLR page
+DPI = 200  # of a saved PNG: 1300 pixels for a figure as wide as the page
 MANY_TASKS = 10  # above this a colour bar replaces a legend
 
-P = ParamSpec("P")
-R = TypeVar("R")
+
+def context():
+    """Draw under the style file, whatever the notebook has set: `with style.context(): ...`."""
+    return matplotlib.style.context(["default", STYLE])
+
+
+styled = context()  # the same, as a decorator of a function that draws
 
 
 class Look(NamedTuple):
@@ -69,10 +79,25 @@ def method(label: str) -> Look:
     return Look(_SPARE[number % len(_SPARE)], _DASHES["-"], "oDs^vPX"[number // 7 % 7])
 
 
-def in_order(labels: Sequence[str]) -> list[str]:
-    """Labels in the fixed order of methods, so that legends agree; unknown ones follow."""
+def in_order(labels: Iterable[str]) -> list[str]:
+    """Each label once, in the fixed order of methods, so that legends agree; unknown labels last."""
     order = {name: i for i, name in enumerate(_METHODS)}
     return sorted(dict.fromkeys(labels), key=lambda name: order.get(name, len(order)))
+
+
+def hues(labels: Iterable[str]) -> dict[str, Any]:
+    """Return seaborn's `hue_order` and `palette` that draw each method as in every figure."""
+    order = in_order(labels)
+    return {"hue_order": order, "palette": {label: method(label).color for label in order}}
+
+
+def spread(values: Any) -> tuple[float, float]:
+    """Return mean - std and mean + std, of the population as in the tables, for seaborn's `errorbar`.
+
+    seaborn's own "sd" is the deviation of a sample.
+    """
+    mean, std = np.mean(values), np.std(np.asarray(values))
+    return float(mean - std), float(mean + std)
 
 
 def task_colors(n_tasks: int) -> np.ndarray:
@@ -118,17 +143,6 @@ def task_key(fig: Figure, axes: Sequence[Axes], n_tasks: int, replay: bool = Fal
     fig.legend(handles=handles, loc="outside lower center", ncols=_even(len(handles), room))
 
 
-def styled(function: Callable[P, R]) -> Callable[P, R]:
-    """Run a plotting function under the style file, whatever the notebook has set."""
-
-    @functools.wraps(function)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        with matplotlib.style.context(["default", STYLE]):
-            return function(*args, **kwargs)
-
-    return wrapper
-
-
 def panels(
     n: int, n_columns: int, width: float, height: float, share_y: bool = False
 ) -> tuple[Figure, list[Axes]]:
@@ -149,20 +163,12 @@ def panels(
     return fig, axes[:n]
 
 
-def on(ax: Axes | None, width: float, height: float) -> tuple[Figure, Axes]:
-    """The given axes and their figure, or new ones."""
-    if ax is None:
-        fig, axes = panels(1, 1, width, height)
-        return fig, axes[0]
-    fig = ax.get_figure(root=True)
-    assert fig is not None
-    return fig, ax
-
-
 def legend_below(fig: Figure, axes: Sequence[Axes], n_columns: int) -> None:
-    """One legend for all panels, each label once, below them."""
+    """One legend for all panels, each label once, below them; it replaces the panels' own."""
     found: dict[str, Any] = {}
     for ax in axes:
+        if own := ax.get_legend():  # seaborn's
+            own.remove()
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
     labels = in_order(list(found))
@@ -175,3 +181,19 @@ def _even(n: int, most: int) -> int:
     """Columns, at most `most`, that fill the rows of a legend evenly."""
     n_rows = -(-n // most)
     return -(-n // n_rows)
+
+
+def savefig(fig: Figure, name: str, dataset: str, out_dir: str | Path = ".") -> list[Path]:
+    """Write figures/<dataset>/<name>.pdf and .png, the same bytes from every run; returns the paths."""
+    kinds: dict[str, dict[str, Any]] = {
+        "pdf": {"metadata": {"CreationDate": None, "ModDate": None}},
+        "png": {"metadata": {"Software": None}, "dpi": DPI},
+    }
+    written = []
+    with matplotlib.style.context(STYLE):  # font embedding is decided when saving
+        for kind, options in kinds.items():
+            content = io.BytesIO()
+            fig.savefig(content, format=kind, **options)
+            target = files.artefact(out_dir, "figures", dataset, f"{name}.{kind}")
+            written.append(files.write_atomically(target, content.getvalue()))
+    return written
