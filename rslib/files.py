@@ -7,6 +7,7 @@ each time they are needed, so that a notebook or a test may set them.
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -45,6 +46,17 @@ def data_roots() -> list[Path]:
     """The folders in `$RSLIB_DATA`, in their order."""
     listed = os.environ.get("RSLIB_DATA", "").split(os.pathsep)
     return [Path(folder).expanduser() for folder in listed if folder]
+
+
+def artefact(out_dir: str | Path, kind: str, dataset: str, name: str) -> Path:
+    """`<out_dir>/<kind>/<dataset>/<name>`, in characters that TeX takes: where a figure or table goes.
+
+    A dataset may be the path of an .npz; its stem then names the folder.
+    """
+    folder, file = (re.sub(r"[^A-Za-z0-9._+-]+", "-", s) for s in (Path(dataset).stem, name))
+    if not folder.strip(".-") or not Path(file).stem.strip(".-"):
+        raise ValueError(f"dataset and name must name a file, got {dataset!r} and {name!r}")
+    return Path(out_dir) / kind / folder / file
 
 
 def write_atomically(target: Path, content: bytes) -> Path:

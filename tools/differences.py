@@ -7,7 +7,7 @@ from __future__ import annotations
 from rslib.runs import grid, studies
 from rslib.runs.params import Parameters
 from rslib.show import published, verdicts
-from rslib.show.table_rows import named
+from rslib.show.tables import printed_name as named
 from rslib.store import Store
 from tools.judged import Judged
 

@@ -129,7 +129,7 @@ def judge(item: Item, datasets: list[Parameters], store: Store) -> tuple[str, st
     if not frames or item.paper_table is None:
         return done, item.note, None
     rows = pd.concat(frames, ignore_index=True)
-    table = tables.summary_table(rows, item.row_keys, "dataset", item.metrics, item.paper_table)
+    table = tables.summary_table(rows, item.row_keys, item.metrics, item.paper_table)
     cells = verdicts.against_paper(table, item.what)
     best = verdicts.winners(table, item.what, item.paper_table)
     shown = (cells, best) if len(best.frame) else (cells,)

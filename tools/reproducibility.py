@@ -17,7 +17,7 @@ from rslib import presets
 from rslib.files import REPOSITORY, write_atomically
 from rslib.runs import generalization, params, scoring, studies
 from rslib.show import verdicts
-from rslib.show.table_rows import named
+from rslib.show.tables import printed_name as named
 from rslib.store import Store
 from tools import costs, differences
 from tools.judged import ITEMS, judge

@@ -1,8 +1,8 @@
-"""Figures and tables as files: the same bytes from every run, and never half a file.
+"""Figures as files: the same bytes from every run, and never half a file.
 
-`savefig` writes figures/<dataset>/<name>.pdf and .png, `save_table` tables/<dataset>/<name>.tex and
-.csv. Each is written beside its target and moved over it, so a reader (or LaTeX) sees the old file
-or the new one. Nothing that changes between runs (dates, random ids) goes in.
+`savefig` writes figures/<dataset>/<name>.pdf and .png. Each is written beside its target and
+moved over it, so a reader (or LaTeX) sees the old file or the new one. Nothing that changes between
+runs (dates, random ids) goes in.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ import matplotlib.style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from rslib.show.tables import Table
-
 STYLE = Path(__file__).with_name("rslib.mplstyle")
 DPI = 200  # 1300 pixels for a figure as wide as the text
 
@@ -34,16 +32,6 @@ def savefig(fig: Figure, name: str, dataset: str, out_dir: str | Path = ".") -> 
         _write(pdf, lambda f: fig.savefig(f, format="pdf", metadata=dates))
         _write(png, lambda f: fig.savefig(f, format="png", dpi=DPI, metadata={"Software": None}))
     return [pdf, png]
-
-
-def save_table(table: Table, name: str, dataset: str, out_dir: str | Path = ".") -> list[Path]:
-    """Write a table as LaTeX (label tab:<dataset>-<name>) and its numbers as CSV."""
-    target = _target(out_dir, "tables", dataset, name)
-    tex, csv = target.with_name(f"{target.name}.tex"), target.with_name(f"{target.name}.csv")
-    label = f"tab:{target.parent.name}-{target.name}"
-    _write(tex, lambda f: f.write(table.to_latex(label=label).encode()))
-    _write(csv, lambda f: f.write(table.to_csv().encode()))
-    return [tex, csv]
 
 
 def _target(out_dir: str | Path, kind: str, dataset: str, name: str) -> Path:

@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike
 from rslib import stats
 from rslib.show import published, style
 from rslib.show.artefacts import savefig
-from rslib.show.latex import Table
 from rslib.show.schedules import (
     accuracy_and_bubbles,
     bubble,
@@ -31,7 +30,8 @@ from rslib.show.schedules import (
     task_accuracies,
 )
 from rslib.show.search_plots import all_schedules, search_progress
-from rslib.show.table_rows import named
+from rslib.show.tables import Table
+from rslib.show.tables import printed_name as named
 
 __all__ = [
     "acc_by_setting",

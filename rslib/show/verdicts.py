@@ -22,8 +22,8 @@ import pandas as pd
 from rslib import stats
 from rslib.search import Result
 from rslib.show import figures, published, tables
-from rslib.show.latex import Table, plain_table
-from rslib.show.table_rows import as_tuple, named
+from rslib.show.tables import Table, as_tuple, plain_table
+from rslib.show.tables import printed_name as named
 
 RULE = "reproduced: our mean is inside the paper's mean ± 2 of its standard deviations"
 TEST_RULE = "reproduced: significant (p < 0.05) with the same sign in both, or in neither"
