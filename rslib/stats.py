@@ -156,6 +156,11 @@ def paired_difference(a: ArrayLike, b: ArrayLike) -> Estimate:
     return Estimate(value, float(low), float(high), len(differences), float(test.pvalue))
 
 
+def plus_minus(mean: float, std: float) -> str:
+    """A mean and its deviation as text, such as "97.00 ± 1.41"; NaN says there is no deviation."""
+    return f"{mean:.2f} ± {std:.2f}" if isfinite(std) else f"{mean:.2f}"
+
+
 def average_ranks(acc: ArrayLike) -> np.ndarray:
     """One average rank per method, 1 = best (Appendix D.2). acc: (environments, seeds, methods).
 

@@ -79,7 +79,7 @@ def gallery() -> dict[str, tables.Table]:
 def compiled(tmp_path, options: str) -> tuple[str, int]:
     """LaTeX's log and the number of pages of one document that inputs every table."""
     for name, table in gallery().items():
-        tables.save_table(table, name, "mnist", tmp_path)
+        table.save(name, "mnist", tmp_path)
     return compiled_files(tmp_path, options)
 
 
@@ -110,7 +110,7 @@ def test_all_tables_compile_and_fit(tmp_path, options):
 def test_numbers_line_up_on_the_page(tmp_path):
     """Else means of one column stand at different places (measured in the PDF)."""
     spread = rows(("digits",), spread=0.12)
-    [tex, _] = tables.save_table(tables.summary_table(spread, metrics=("acc",)), "t", "x", tmp_path)
+    [tex, _] = tables.summary_table(spread, metrics=("acc",)).save("t", "x", tmp_path)
     body = HEAD % "10pt" + rf"\input{{{tex.relative_to(tmp_path).as_posix()}}}\end{{document}}"
     (tmp_path / "one.tex").write_text(body)
     quiet = {"cwd": tmp_path, "capture_output": True, "timeout": 60, "check": True}

@@ -1,16 +1,14 @@
-"""rslib.tables, typeset and artefacts: what a table says, in text, HTML, CSV and TeX."""
+"""rslib.show.tables and latex: what a table says, in text, HTML, CSV and TeX."""
 
 import io
-import os
 import re
-import stat
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import ttest_ind
 
-from rslib.show import artefacts, latex, tables
+from rslib.show import latex, tables
 
 pytestmark = pytest.mark.filterwarnings("error")
 NAN = float("nan")
@@ -80,14 +78,6 @@ def test_highlights_stay_within_a_group_and_share_ties():
     assert marks[("Uniform", "Random")] == "third"
     assert (marks[("k-means", "MCTS")], marks[("k-means", "ETS")]) == ("first", "second")
     assert marks[("MoF", "MCTS")] == ""  # alone it is the best of nothing
-
-
-def test_ranks_are_better_when_lower_and_not_percent():
-    """Else the worst average rank is painted red, and rank 1 becomes 100."""
-    frame = rows({"ETS": [0.9, 0.9], "DQN": [0.9, 0.9]}).assign(rank=[2.0, 3.0, 1.0, 2.0])
-    table = tables.summary_table(frame, metrics=("rank",), n_expected=2)
-    assert column(table, "Split MNIST", "rank")["DQN"] == "1.50 ± 0.50"
-    assert table.marks[("Split MNIST", "rank")].to_dict() == {"ETS": "second", "DQN": "first"}
 
 
 def test_failed_and_missing_runs_show():
@@ -194,15 +184,6 @@ def test_welch_table_says_why_there_is_no_test():
     assert table.frame["t"].tolist() == ["n/a"] * 3
 
 
-def test_environments_and_seeds_can_be_averaged_together():
-    """Else the generalization tables need their own code."""
-    envs = pd.concat([FIVE.assign(environment=e) for e in (10, 11)])
-    with pytest.raises(ValueError, match="'environment'"):
-        tables.summary_table(envs)
-    table = tables.summary_table(envs, over=("environment", "seed"), n_expected=10)
-    assert column(table, "Split MNIST", "ACC (%)")["MCTS"] == "97.00 ± 1.41"
-
-
 def test_groups_stay_together_however_rows_come():
     """Else a grid that runs M before scenario prints "Task-IL" again for every M."""
     grid = [(m, s) for m in (8, 24) for s in ("task", "class")]
@@ -243,7 +224,7 @@ def test_html_shows_colours_and_escapes():
     html = tables.summary_table(FIVE.assign(dataset="<b>x"))._repr_html_()
     assert "&lt;b&gt;x" in html and "<b>x" not in html
     for colour in latex.HIGHLIGHT.values():
-        assert colour in html
+        assert f"background-color: {colour};\n  color: black" in html
 
 
 @pytest.mark.parametrize(
@@ -279,11 +260,41 @@ def test_latex_has_rules_colours_and_no_multirow():
 
 def test_numbers_line_up():
     """Else ± stands at another place where a deviation has more digits or a star follows."""
-    cells = latex._aligned(["90.00 ± 1.00", "80.00 ± 11.00* (4/5)", "70.00", "–"])
-    assert cells[0].startswith(r"90.00\,$\pm$\,\phantom{0}1.00\phantom{")
-    assert cells[1].startswith(r"80.00\,$\pm$\,11.00\rlap{$^{*}$ (4/5)}\phantom{")
-    assert cells[2].startswith(r"70.00\phantom{\,$\pm$\,11.00}")
-    assert cells[3] == r"\multicolumn{1}{c}{--}"
+    cells = ["90.00 ± 1.00", "80.00 ± 11.00* (4/5)", "70.00", "–"]
+    tex = tables.plain_table(pd.DataFrame({"ACC": cells}), "Results").to_latex().splitlines()
+    first = tex.index(r"\midrule") + 1
+    assert tex[first].startswith(r"90.00\,$\pm$\,\phantom{0}1.00\phantom{")
+    assert tex[first + 1].startswith(r"80.00\,$\pm$\,11.00\rlap{$^{*}$ (4/5)}\phantom{")
+    assert tex[first + 2].startswith(r"70.00\phantom{\,$\pm$\,11.00}")
+    assert tex[first + 3] == r"\multicolumn{1}{c}{--} \\"
+
+
+def test_names_of_keys_and_of_columns_share_a_line_and_groups_are_ruled():
+    """Else a table has one line of headings more than it needs, or its groups run together."""
+    both = pd.concat([FIVE, FIVE.assign(selection="kmeans")])
+    table = tables.summary_table(both, ["selection", "label"], metrics=("acc",))
+    lines = table.to_latex().splitlines()
+    top = lines.index(r"\toprule")
+    assert lines[top + 1 : top + 4] == [
+        r" &  & Split MNIST \\",
+        r"\cmidrule(lr){3-3}",
+        r"Selection & Schedule & ACC (\%) \\",
+    ]
+    body = lines[top + 4 : lines.index(r"\bottomrule")]
+    assert [i for i, line in enumerate(body) if line == r"\midrule"] == [0, 6]
+    assert [line.split(" & ")[0] for line in body if line != r"\midrule"] == (
+        ["Uniform", *[""] * 4, "k-means", *[""] * 4]
+    )
+
+
+def test_a_group_longer_than_a_page_is_cut_wherever_it_stands():
+    """Broken: only a last group was cut, so any other ran off the foot of the page."""
+    names = [("short", 0), *[("long", i) for i in range(60)], ("short again", 0)]
+    index = pd.MultiIndex.from_tuples(names, names=["group", "line"])
+    tex = tables.plain_table(pd.DataFrame({"a": range(62)}, index), "Long").to_latex()
+    floats = tex.split(r"\begin{table}")[1:]
+    assert all(part.count(r"\\") <= latex.LINES_PER_FLOAT for part in floats)
+    assert sum(part.count(r"\\") for part in floats) == 62 + tex.count(r"\toprule")
 
 
 def test_wide_tables_fold_and_long_ones_continue():
@@ -308,44 +319,42 @@ def test_plain_table_prints_what_it_gets():
     assert table.frame["epochs"].tolist() == ["10", "–"]
     assert "a & 0.001 & 10" in table.to_latex()
     splits = tables.plain_table(frame.set_index("dataset"), "Settings")
-    assert "dataset & lr & epochs" in splits.to_latex()
+    assert "dataset & lr & epochs" in splits.to_latex() and ">dataset<" in splits._repr_html_()
     assert pd.read_csv(io.StringIO(table.to_csv()))["lr"].tolist() == [0.001, 0.03]
 
 
-def test_save_table_writes_tex_and_csv(tmp_path):
+def test_save_writes_tex_and_csv(tmp_path):
     """Else notebooks and the LaTeX document look in different places."""
-    paths = tables.save_table(tables.summary_table(FIVE), "main_results", "mnist", tmp_path)
+    paths = tables.summary_table(FIVE).save("main_results", "mnist", tmp_path)
     assert [p.relative_to(tmp_path).as_posix() for p in paths] == [
         "tables/mnist/main_results.tex",
         "tables/mnist/main_results.csv",
     ]
     assert r"\label{tab:mnist-main_results}" in paths[0].read_text()
-    assert stat.S_IMODE(os.stat(paths[0]).st_mode) == 0o644
     first = [p.read_bytes() for p in paths]
-    assert first == [
-        p.read_bytes()
-        for p in tables.save_table(tables.summary_table(FIVE), "main_results", "mnist", tmp_path)
-    ]
+    again = tables.save_table(tables.summary_table(FIVE), "main_results", "mnist", tmp_path)
+    assert first == [p.read_bytes() for p in again]
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_a_failed_save_leaves_the_old_files_and_nothing_else(tmp_path):
     """Else an interrupted notebook leaves half a table for LaTeX to choke on."""
 
-    class Broken:
-        def to_latex(self, label):
+    class Broken(tables.Table):
+        def to_csv(self):
             raise KeyboardInterrupt
 
-    [tex, _] = tables.save_table(tables.summary_table(FIVE), "t", "mnist", tmp_path)
+    [tex, _] = tables.summary_table(FIVE).save("t", "mnist", tmp_path)
     before = tex.read_bytes()
+    other = tables.summary_table(FIVE[:10])
     with pytest.raises(KeyboardInterrupt):
-        artefacts.save_table(Broken(), "t", "mnist", tmp_path)  # type: ignore[arg-type]
+        Broken(other.frame, "Other", other.marks, other.values).save("t", "mnist", tmp_path)
     assert tex.read_bytes() == before and len(list(tex.parent.iterdir())) == 2
 
 
 def test_file_names_stay_inside_the_folder(tmp_path):
     """Else a dataset given as a path writes next to the data."""
     table = tables.plain_table(pd.DataFrame({"a": [1]}), "x")
-    [tex, _] = tables.save_table(table, "a b/c", "/data/my set.npz", tmp_path)
+    [tex, _] = table.save("a b/c", "/data/my set.npz", tmp_path)
     assert tex.relative_to(tmp_path).as_posix() == "tables/my-set/a-b-c.tex"
     with pytest.raises(ValueError, match="must name a file"):
-        tables.save_table(table, "..", "mnist", tmp_path)
+        table.save("..", "mnist", tmp_path)

@@ -10,8 +10,8 @@ import pandas as pd
 from rslib import presets, scenario
 from rslib.policies.a2c import A2CArgs
 from rslib.policies.dqn import DQNArgs
-from rslib.show.latex import Table, plain_table
 from rslib.show.published import dataset_name
+from rslib.show.tables import Table, plain_table
 
 _TRAINING = ("epochs", "first_epochs", "batch_size", "lr", "memory_size", "n_tasks", "network")
 _NOT_SETTINGS = ("log_every",)  # moves no result

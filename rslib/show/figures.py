@@ -15,8 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rslib.show import published, style
-from rslib.show.latex import Table
-from rslib.show.table_rows import named
+from rslib.show.tables import Table, printed_name
 
 BOUNDS = ("Joint", "BFS")  # what schedules are held against, not schedules themselves
 
@@ -55,7 +54,7 @@ def acc_by_setting(rows: pd.DataFrame, by: str, paper_table: str) -> Figure:
         for i in range(1, len(settings)):
             ax.axvline(i - 0.5, color="#CCCCCC", linewidth=0.6)
         ax.grid(False, axis="x")
-        ax.set_xticks(range(len(settings)), [str(named(by, s)) for s in settings])
+        ax.set_xticks(range(len(settings)), [str(printed_name(by, s)) for s in settings])
         ax.set_xlim(-0.5, len(settings) - 0.5)
         ax.set(ylabel="ACC (%)", title=published.dataset_name(str(dataset)))
     style.legend_below(fig, axes, 8)
@@ -113,7 +112,7 @@ def ours_vs_paper(table: Table) -> Figure:
                     mean, at, xerr=std if np.isfinite(std) else 0, marker=look.marker, markersize=4,
                     color=look.color, markerfacecolor=face, markeredgewidth=0.9, elinewidth=0.8,
                 )  # fmt: skip
-        names = [" ".join(str(named(k, row[k])) for k in keys) for row in part.to_dict("records")]
+        names = [" ".join(str(printed_name(k, row[k])) for k in keys) for row in part.to_dict("records")]
         ax.set_yticks(range(len(part)), names)
         ax.set_ylim(len(part) - 0.5, -0.5)
         ax.set_title(published.dataset_name(str(dataset)))

@@ -1,29 +1,25 @@
-"""A `Table` and how it is set: HTML for notebooks, LaTeX that fits its page for papers.
+"""LaTeX that fits its page, from a frame of texts and the marks of its cells.
 
-Knows text and layout, not what the numbers mean. The cells go through pandas' Styler (booktabs
-rules, cellcolor; no multirow); around it this module turns text into TeX, lines numbers up on
-their decimal points, and folds what is too wide or too long: a wide table becomes panels under
-each other, split between datasets, a long one several floats.
+pandas' Styler writes the rows: index, booktabs rules and colours. This module does what it cannot:
+it turns text into TeX, lines numbers up on their decimal points, and folds what is too wide or too
+long. A wide table becomes panels below each other, split between datasets; a long table becomes
+several floats.
 """
 
 from __future__ import annotations
 
-import hashlib
-import html
 import re
 import unicodedata
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from math import isfinite
-from typing import Any
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
-import numpy as np
 import pandas as pd
-from pandas.io.formats.style import Styler
 
 DASH = "–"  # a cell that has not been run
 # Darker is better, so that the order also survives a grey print and colour blindness.
 HIGHLIGHT = {"first": "#F5A79B", "second": "#FBD3A0", "third": "#FFF3B8"}
+CSS = {mark: f"background-color: {colour}" for mark, colour in HIGHLIGHT.items()}
+CSS["bold"] = "font-weight: bold"
 
 TEXT_WIDTH = 455  # pt a panel may take: a little less than the 6.5 inches of a TMLR page
 LINES_PER_FLOAT = 50  # at \footnotesize on a letter page, caption included
@@ -50,85 +46,28 @@ _SPECIAL |= {
     letter: f"$\\{name}$" for letter, name in zip("αβγδεζηθλμρστφω", _GREEK.split(), strict=True)
 }
 
-_NUMBER = re.compile(r"^(?P<mean>[+<-]?[\d.]+)(?: ± (?P<std>[\d.]+))?(?P<tail>\*?(?: \(.*\))?)$")
+_NUMBER = re.compile(r"(?P<mean>[+<-]?[\d.]+)(?: ± (?P<std>[\d.]+))?(?P<tail>\*?(?: \(.*\))?)")
+_BESIDE_NUMBERS = re.compile(r"\[.*\]|–|n/a.*|")  # intervals, and what stands in for a number
 
 
-@dataclass(frozen=True)
-class Table:
-    """What is printed (`frame`), how (`marks`), and the numbers behind it (`values`)."""
+def floats(frame: pd.DataFrame, marks: pd.DataFrame, caption: str, label: str | None = None) -> str:
+    """Set a table as one `table` environment, or as several, "continued", where a page is too short.
 
-    frame: pd.DataFrame  # strings, exactly as shown
-    caption: str
-    marks: pd.DataFrame = field(repr=False)  # "first", "second", "third", "bold" or ""
-    values: pd.DataFrame = field(repr=False)  # one line per cell, numbers in full
-
-    def _id(self) -> str:
-        """For the CSS of the cells: a page shows many tables, and none may colour another's."""
-        text = f"{self.caption}{self.frame.to_csv()}{self.marks.to_csv()}"
-        return f"rslib_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-
-    def style(self) -> Styler:
-        """The pandas Styler behind the HTML; more styles can be chained to it."""
-        css = {k: f"background-color: {c}; color: black" for k, c in HIGHLIGHT.items()}
-        css["bold"] = "font-weight: bold"
-        styler: Any = self.frame.style.format(escape="html").format_index(escape="html", axis=0)
-        styler = styler.format_index(escape="html", axis=1)
-        styler = styler.apply(lambda _: self.marks.replace(css), axis=None)
-        if isinstance(self.frame.index, pd.RangeIndex):
-            styler = styler.hide(axis="index")
-        styler = styler.set_caption(html.escape(self.caption)).set_uuid(self._id())
-        return styler.set_table_styles(
-            [
-                {"selector": "caption", "props": "text-align: left; caption-side: top"},
-                {"selector": "td", "props": "text-align: right; white-space: nowrap"},
-                {"selector": "th.col_heading", "props": "text-align: center"},
-            ]
-        )
-
-    def to_latex(self, label: str | None = None, position: str = "t") -> str:
-        """Whole `table` environments; needs booktabs, graphicx and xcolor with [table].
-
-        Several, "continued", where one page would not hold it.
-        """
-        floats: list[list[str]] = [[]]
-        lines = 0
-        for rows, columns in _blocks(self.frame):
-            needed = len(rows) + self.frame.columns.nlevels + 2
-            if floats[-1] and lines + needed > LINES_PER_FLOAT:
-                floats.append([])
-                lines = 0
-            part = self.frame.iloc[rows, columns], self.marks.iloc[rows, columns]
-            floats[-1].append(_tabular(*part))
-            lines += needed
-        return "".join(
-            _environment(tabulars, self.caption, label, position, continued=i > 0)
-            for i, tabulars in enumerate(floats)
-        )
-
-    def to_csv(self) -> str:
-        """The numbers in full, one line per cell, for whoever computes with them."""
-        return self.values.to_csv(index=False, lineterminator="\n")
-
-    def _repr_html_(self) -> str:
-        return self.style().to_html()
-
-
-def plain_table(frame: pd.DataFrame, caption: str, digits: int = 3) -> Table:
-    """Any frame as a table: whole numbers as they are, others to `digits` significant figures."""
-    shown = frame.map(lambda v: _plain(v, digits))
-    counted = isinstance(frame.index, pd.RangeIndex)  # a counter says nothing: it is not shown
-    marks = pd.DataFrame("", index=shown.index, columns=shown.columns)
-    return Table(shown, caption, marks, frame.reset_index(drop=counted))
-
-
-def _plain(value: Any, digits: int) -> str:
-    if isinstance(value, (float, np.floating)):
-        return DASH if not isfinite(value) else f"{value:.{digits}g}"
-    return DASH if value is None else str(value)
+    `marks` has a key of `CSS` or "" for every cell. The document needs booktabs, graphicx, and
+    xcolor with [table].
+    """
+    panels = _panels(frame)
+    lines = [rows.stop - rows.start + _head_lines(frame) for rows, _ in panels]
+    pages = _packed([slice(i, i + 1) for i in range(len(panels))], lines, LINES_PER_FLOAT)
+    out = []
+    for page in pages:
+        tabulars = [_tabular(frame.iloc[part], marks.iloc[part]) for part in panels[page]]
+        out.append(_environment(tabulars, caption, label, continued=page.start > 0))
+    return "".join(out)
 
 
 def tex(value: object) -> str:
-    """Text as TeX: specials escaped, minus signs before numbers, unknown letters made plain."""
+    """Turn text into TeX: specials escaped, minus signs before numbers, unknown letters made plain."""
     out = []
     for c in re.sub(r"(?<![\w)])-(?=\d)", "−", str(value)):
         if c in _SPECIAL:
@@ -140,8 +79,8 @@ def tex(value: object) -> str:
     return "".join(out)
 
 
-def _environment(tabulars, caption, label, position, continued) -> str:
-    head = [rf"\begin{{table}}[{position}]", r"\centering"]
+def _environment(tabulars: list[str], caption: str, label: str | None, continued: bool) -> str:
+    head = [r"\begin{table}[t]", r"\centering"]
     head += [r"\addtocounter{table}{-1}"] if continued else []
     head.append(rf"\caption{{{tex(caption)}{' (continued)' if continued else ''}}}")
     head += [rf"\label{{{label}}}"] if label and not continued else []
@@ -149,147 +88,122 @@ def _environment(tabulars, caption, label, position, continued) -> str:
     head += [r"\vspace{4pt}", r"\footnotesize", r"\setlength{\tabcolsep}{3pt}"]
     # A column narrower than the one planned for shrinks the panel instead of overflowing.
     fit = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
-    body = "\n\n\\medskip\n".join(f"{fit}\n{t.strip()}%\n}}" for t in tabulars)
+    body = "\n\n\\medskip\n".join(f"{fit}\n{tabular}%\n}}" for tabular in tabulars)
     return "\n".join([*head, body, r"\end{table}", ""])
 
 
-def _blocks(frame: pd.DataFrame) -> Iterator[tuple[list[int], list[int]]]:
-    """Row and column positions of the panels: columns folded first, then rows."""
-    groups = _runs(list(frame.columns.get_level_values(0)))
-    if frame.columns.nlevels == 1:
-        groups = [list(range(frame.shape[1]))]  # no headings to split between
-    widths = [_width([frame.columns[i]], frame.iloc[:, i]) for i in range(frame.shape[1])]
-    keys = sum(
-        _width([n], frame.index.get_level_values(i)) for i, n in enumerate(frame.index.names)
-    )
-    panels: list[list[int]] = [[]]
+# -- folding ---------------------------------------------------------------------------------------
+
+
+def _panels(frame: pd.DataFrame) -> list[tuple[slice, slice]]:
+    """Split a frame between its top headings and between its groups of rows; returns both slices."""
+    columns = [slice(0, frame.shape[1])]  # with one line of headings there is nowhere to split
+    if frame.columns.nlevels > 1:
+        keys = [[n, *frame.index.get_level_values(i)] for i, n in enumerate(frame.index.names)]
+        widths = [_width([head[-1], *cells]) for head, cells in frame.items()]
+        room = TEXT_WIDTH - sum(map(_width, keys))
+        columns = _packed(_runs(frame.columns.get_level_values(0)), widths, room)
+    longest = LINES_PER_FLOAT - _head_lines(frame)
+    groups = [  # a group longer than a page is cut where the page ends
+        slice(start, min(start + longest, run.stop))
+        for run in _runs(frame.index.get_level_values(0))
+        for start in range(run.start, run.stop, longest)
+    ]
+    rows = _packed(groups, [1] * len(frame), longest) or [slice(0, 0)]
+    return [(part, panel) for panel in columns for part in rows]
+
+
+def _head_lines(frame: pd.DataFrame) -> int:
+    return frame.columns.nlevels + 2
+
+
+def _width(texts: Iterable[object]) -> float:
+    return max(len(str(text)) for text in texts) * _CHARACTER + _COLUMN_SEP
+
+
+def _runs(labels: Iterable) -> list[slice]:
+    """Find equal neighbours; returns where each run starts and stops."""
+    labels = list(labels)
+    starts = [i for i in range(len(labels)) if i == 0 or labels[i] != labels[i - 1]]
+    return [slice(*ends) for ends in pairwise([*starts, len(labels)])]
+
+
+def _packed(groups: Sequence[slice], sizes: Sequence[float], room: float) -> list[slice]:
+    """Join neighbouring groups as long as the sizes of what they hold fit into `room`."""
+    packed: list[slice] = []
     for group in groups:
-        if panels[-1] and keys + sum(widths[i] for i in panels[-1] + group) > TEXT_WIDTH:
-            panels.append([])
-        panels[-1] += group
-    longest = LINES_PER_FLOAT - frame.columns.nlevels - 2
-    for columns in panels:
-        rows: list[int] = []
-        for group in _runs(list(frame.index.get_level_values(0))):
-            if rows and len(rows) + len(group) > longest:
-                yield rows, columns
-                rows = []
-            rows = rows + group
-        while len(rows) > longest:  # one group longer than a page: cut where the page ends
-            yield rows[:longest], columns
-            rows = rows[longest:]
-        yield rows, columns
-
-
-def _runs(labels: list) -> list[list[int]]:
-    """Positions of equal neighbours, together."""
-    runs: list[list[int]] = []
-    for i, value in enumerate(labels):
-        if i and labels[i - 1] == value:
-            runs[-1].append(i)
+        if packed and sum(sizes[packed[-1].start : group.stop]) <= room:
+            packed[-1] = slice(packed[-1].start, group.stop)
         else:
-            runs.append([i])
-    return runs
+            packed.append(group)
+    return packed
 
 
-def _width(heads, cells) -> float:
-    last = [h[-1] if isinstance(h, tuple) else h for h in heads]
-    return max(len(str(v)) for v in [*last, *cells]) * _CHARACTER + _COLUMN_SEP
+# -- one panel -------------------------------------------------------------------------------------
 
 
 def _tabular(frame: pd.DataFrame, marks: pd.DataFrame) -> str:
     if not frame.shape[1]:
         return "nothing to show"
-    body = pd.DataFrame(
-        {i: _aligned([str(v) for v in frame.iloc[:, i]]) for i in range(frame.shape[1])}
-    )
-    keys = [] if isinstance(frame.index, pd.RangeIndex) else list(range(frame.index.nlevels))
-    starts = [run[0] for run in _runs(list(frame.index.get_level_values(0)))]
-    for level in reversed(keys):
-        # A name is printed where its run starts; a repeated one within it is left blank.
-        path = [tuple(_as_list(v)[: level + 1]) for v in frame.index]
-        shown = [tex(p[-1]) if i == 0 or path[i - 1] != p else "" for i, p in enumerate(path)]
-        body.insert(0, f"key{level}", shown)
+    styler = frame.apply(_aligned).style
+    if marks.any(axis=None):  # pandas styles no cells of a table with equal names of rows
+        styler = styler.apply(lambda _: marks.replace(CSS), axis=None)
+    styler = styler.format_index(tex, axis=0).format_index(tex, axis=1)
+    styler = styler.hide(axis=0, names=True).hide(axis=1, names=True)
+    names = [tex(name or "") for name in frame.index.names]
+    if isinstance(frame.index, pd.RangeIndex):
+        styler, names = styler.hide(axis=0), []
+    align = "".join("r" if _is_numeric(cells) else "l" for _, cells in frame.items())
+    lines = styler.to_latex(
+        column_format="l" * len(names) + align,
+        hrules=True,
+        convert_css=True,
+        multicol_align="c",
+        multirow_align="naive",  # names of groups as they are, without the multirow package
+    ).splitlines()
+    # Styler gives the names of the index a line of their own; here they share the last headings'.
     depth = frame.columns.nlevels
-    heads = [("",) * (depth - 1) + (tex(n or ""),) for n in frame.index.names[: len(keys)]]
-    heads += [tuple(tex(part) for part in _as_list(c)) for c in frame.columns]
-    names = _distinct(heads)
-    body.columns = pd.MultiIndex.from_tuples(names) if depth > 1 else [n[0] for n in names]
-    commands = marks.replace({k: f"cellcolor:[HTML]{{{c[1:]}}};" for k, c in HIGHLIGHT.items()})
-    commands = commands.replace({"bold": "bfseries:;"}).to_numpy(object)
-    unmarked = np.full((len(body), len(keys)), "", dtype=object)
-    styled = pd.DataFrame(np.hstack([unmarked, commands]), columns=body.columns)
-    align = "l" * len(keys) + "".join(
-        "r" if _is_numeric(frame.iloc[:, i]) else "l" for i in range(frame.shape[1])
-    )
-    out = (
-        body.style.hide(axis="index")
-        .apply(lambda _: styled, axis=None)
-        .to_latex(hrules=True, column_format=align, multicol_align="c")
-    )
-    return _with_rules(out, heads, starts[1:] if len(keys) > 1 else [])
-
-
-def _with_rules(out: str, heads: list[tuple], separators: list[int]) -> str:
-    """Thin rules under headings that span columns, and between the groups of rows."""
-    lines = out.replace(_MARKER, "").splitlines()
-    first = next(i for i, line in enumerate(lines) if line == r"\midrule") + 1
-    for row in sorted(separators, reverse=True):
-        lines.insert(first + row, r"\midrule")
-    top = lines.index(r"\toprule") + 1
-    for level in reversed(range(len(heads[0]) - 1)):
-        spans = _runs([h[: level + 1] for h in heads])
-        rules = [rf"\cmidrule(lr){{{s[0] + 1}-{s[-1] + 1}}}" for s in spans if heads[s[0]][level]]
-        lines.insert(top + level + 1, "".join(rules))
+    lines[1 + depth] = " & ".join([*names, lines[1 + depth].removeprefix(" & " * len(names))])
+    # Its `clines` would also draw rules inside the groups and a second one at the foot.
+    if frame.index.nlevels > 1:
+        for run in reversed(_runs(frame.index.get_level_values(0))[1:]):
+            lines.insert(3 + depth + run.start, r"\midrule")
+    for level in reversed(range(depth - 1)):  # it has no rules below headings that span columns
+        spans = _runs(head[: level + 1] for head in frame.columns)
+        ends = [(len(names) + span.start + 1, len(names) + span.stop) for span in spans]
+        lines.insert(3 + level, "".join(rf"\cmidrule(lr){{{a}-{b}}}" for a, b in ends))
     return "\n".join(lines)
 
 
-_MARKER = "\u200b"  # makes equal headings distinct for pandas; never reaches the page
+def _aligned(column: pd.Series) -> pd.Series:
+    r"""Turn a column into TeX, padded with \phantom so that decimal points and ± stand in line.
 
-
-def _distinct(heads: list[tuple]) -> list[tuple]:
-    seen: dict[tuple, int] = {}
-    out = []
-    for head in heads:
-        seen[head] = seen.get(head, -1) + 1
-        out.append((*head[:-1], head[-1] + _MARKER * seen[head]))
-    return out
-
-
-def _aligned(cells: list[str]) -> list[str]:
-    r"""One column as TeX, padded with \phantom so that decimal points and ± stand in line.
-
-    Columns are right-aligned, so only what follows the mean needs padding.
+    Columns are right-aligned, so only what follows the mean needs padding. (siunitx, which Styler
+    can write for, has no place for a star and a number of seeds after the deviation.)
     """
-    parts = [_NUMBER.match(c) for c in cells]
-    stds = [m["std"] for m in parts if m and m["std"]]
-    longest_std = max(stds, key=len, default="")
-    longest_tail = max((m["tail"] for m in parts if m), key=len, default="")
-    numeric = sum(m is not None for m in parts)
+    parts = [_NUMBER.fullmatch(cell) for cell in column]
+    numbers = [part for part in parts if part]
+    longest_std = max((part["std"] or "" for part in numbers), key=len, default="")
+    longest_tail = max((part["tail"] for part in numbers), key=len, default="")
     out = []
-    for cell, match in zip(cells, parts, strict=True):
-        if match is None:
-            dash = cell in ("–", "n/a") and numeric
-            out.append(rf"\multicolumn{{1}}{{c}}{{{tex(cell)}}}" if dash else tex(cell))
+    for cell, part in zip(column, parts, strict=True):
+        if part is None:
+            centred = cell in (DASH, "n/a") and numbers
+            out.append(rf"\multicolumn{{1}}{{c}}{{{tex(cell)}}}" if centred else tex(cell))
             continue
-        line = tex(match["mean"])
-        if match["std"]:
-            gap = "0" * (len(longest_std) - len(match["std"]))
-            line += tex("±") + (rf"\phantom{{{gap}}}" if gap else "") + match["std"]
+        text = tex(part["mean"])
+        if part["std"]:
+            gap = "0" * (len(longest_std) - len(part["std"]))
+            text += tex("±") + (rf"\phantom{{{gap}}}" if gap else "") + part["std"]
         elif longest_std:
-            line += rf"\phantom{{{tex('±')}{longest_std}}}"
+            text += rf"\phantom{{{tex('±')}{longest_std}}}"
         if longest_tail:
-            tail = tex(match["tail"])
-            line += (rf"\rlap{{{tail}}}" if tail else "") + rf"\phantom{{{tex(longest_tail)}}}"
-        out.append(line)
-    return out
+            tail = tex(part["tail"])
+            text += (rf"\rlap{{{tail}}}" if tail else "") + rf"\phantom{{{tex(longest_tail)}}}"
+        out.append(text)
+    return pd.Series(out, index=column.index, dtype=object)
 
 
-def _is_numeric(cells: pd.Series) -> bool:
-    """Numbers, intervals and what stands in for them go to the right; words to the left."""
-    kinds = (_NUMBER, re.compile(r"^\[.*\]$"), re.compile(r"^(–|n/a.*)?$"))
-    return all(any(kind.match(str(c)) for kind in kinds) for c in cells)
-
-
-def _as_list(key) -> list:
-    return list(key) if isinstance(key, tuple) else [key]
+def _is_numeric(cells: Iterable[str]) -> bool:
+    """Whether a column goes to the right, as numbers do; words go to the left."""
+    return all(_NUMBER.fullmatch(cell) or _BESIDE_NUMBERS.fullmatch(cell) for cell in cells)

@@ -1,270 +1,416 @@
-"""Tables from result rows: one `Table` that notebooks show as HTML and papers input as LaTeX.
+"""What a table says: one `Table`, shown as HTML in notebooks, saved as LaTeX and CSV.
 
-`summary_table` is mean +- population std with the three best highlighted and the paper's numbers
-beside; `welch_table` its t-tests; `plain_table` anything else (hyper-parameters, task splits).
-Rows hold fractions, tables print percent. A table never guesses: a cell that has not been run is a
-dash, a seed that did not converge a star, and two rows for one cell and seed are an error.
-How a table looks is `rslib.typeset`'s business; this module decides what it says.
+`summary_table` holds mean and population std with the three best highlighted and the paper's numbers
+beside, `welch_table` its t-tests, `plain_table` any frame (hyper-parameters, task splits). Rows hold
+fractions, tables print percent. A table never guesses: a cell that has not been run is a dash, a seed
+that did not converge a star, and two rows for one cell and seed are an error. `rslib.show.latex`
+decides how a table is set.
 """
-# pandas annotates most results as unions of Series, DataFrame and scalars, which says nothing.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportReturnType=false
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isfinite, nan
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.io.formats.style import Styler
 
-from rslib import stats
-from rslib.show import published, table_rows
-from rslib.show.artefacts import save_table
-from rslib.show.latex import DASH, Table, plain_table
-from rslib.show.table_rows import (
-    HEADS,
-    as_tuple,
-    caption,
-    checked,
-    grouped,
-    joined,
-    named,
-    ordered_index,
-    tuples,
-    with_index,
-)
-
-__all__ = ["Table", "caption", "plain_table", "save_table", "summary_table", "welch_table"]
+from rslib import files, stats
+from rslib.show import latex, published
+from rslib.show.latex import DASH
 
 UNRANKED = ("Joint", "BFS", "Fine-tuning")  # bounds, not schedules one could choose
-LOWER_IS_BETTER = ("rank", "seconds")
-NOT_PERCENT = ("rank", "seconds", "trained")
 METRICS = {"acc": "ACC (%)", "bwt": "BWT (%)", "fwt": "FWT (%)", "reward": "Val. ACC (%)"}
+# The order of the paper's tables: bounds, baselines, ours.
+METHODS = ["Joint", "Fine-tuning", "BFS", "Random", "A-GEM", "ER-Ring", "Uniform", "ETS"]
+METHODS += [e + h for e in ("", "ETS+") for h in ("Heur-GD", "Heur-LD", "Heur-AT")]
+METHODS += ["DQN", "A2C", "Random-best", "MCTS"]
+
+_HEADS = {"selection": "Selection", "replay": "Replay", "label": "Schedule", "dataset": "Dataset"}
+_HEADS |= {"memory_size": "Memory", "scenario": "Scenario", "comparison": "Comparison"}
+_NAMES = {
+    "dataset": published.dataset_name,
+    "selection": lambda v: published.SELECTIONS.get(v, v),
+    "replay": lambda v: published.REPLAY_METHODS.get(v, v),
+    "scenario": lambda v: published.SCENARIOS.get(v, v),
+    "memory_size": lambda v: f"M = {v:.0f}",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is printed (`frame`), how (`marks`), and the numbers behind it (`values`)."""
+
+    frame: pd.DataFrame  # strings, exactly as shown
+    caption: str
+    marks: pd.DataFrame = field(repr=False)  # "first", "second", "third", "bold" or ""
+    values: pd.DataFrame = field(repr=False)  # one line per cell, numbers in full
+
+    def style(self) -> Styler:
+        """The pandas Styler behind the HTML; more styles can be chained to it."""
+        styler = self.frame.style.format(escape="html")
+        styler = styler.format_index(escape="html", axis=0).format_index(escape="html", axis=1)
+        if self.marks.any(axis=None):
+            on_colour = {mark: f"{latex.CSS[mark]}; color: black" for mark in latex.HIGHLIGHT}
+            css = self.marks.replace(latex.CSS | on_colour)
+            styler = styler.apply(lambda _: css, axis=None)
+        if isinstance(self.frame.index, pd.RangeIndex):
+            styler = styler.hide(axis="index")
+        # A page shows many tables, and the CSS of one may not colour the cells of another.
+        text = f"{self.caption}{self.frame.to_csv()}{self.marks.to_csv()}"
+        styler = styler.set_uuid(f"rslib_{hashlib.sha256(text.encode()).hexdigest()[:12]}")
+        return styler.set_caption(html.escape(self.caption)).set_table_styles(
+            [
+                {"selector": "caption", "props": "text-align: left; caption-side: top"},
+                {"selector": "td", "props": "text-align: right; white-space: nowrap"},
+                {"selector": "th.col_heading", "props": "text-align: center"},
+            ]
+        )
+
+    def _repr_html_(self) -> str:
+        return self.style().to_html()
+
+    def to_latex(self, label: str | None = None) -> str:
+        """Whole `table` environments; the document needs booktabs, graphicx, xcolor with [table]."""
+        return latex.floats(self.frame, self.marks, self.caption, label)
+
+    def to_csv(self) -> str:
+        """The numbers in full, one line per cell, for whoever computes with them."""
+        return self.values.to_csv(index=False, lineterminator="\n")
+
+    def save(self, name: str, dataset: str, out_dir: str | Path) -> list[Path]:
+        """Write tables/<dataset>/<name>.tex (label tab:<dataset>-<name>) and .csv; returns both."""
+        tex, csv = (
+            files.artefact(out_dir, "tables", dataset, f"{name}.{kind}") for kind in ("tex", "csv")
+        )
+        label = f"tab:{tex.parent.name}-{tex.stem}"
+        contents = {tex: self.to_latex(label), csv: self.to_csv()}
+        return [files.write_atomically(path, text.encode()) for path, text in contents.items()]
+
+
+def save_table(table: Table, name: str, dataset: str, out_dir: str | Path) -> list[Path]:
+    """Write a table as LaTeX and CSV, as `Table.save` does."""
+    return table.save(name, dataset, out_dir)
+
+
+def plain_table(frame: pd.DataFrame, caption: str, digits: int = 3) -> Table:
+    """Print any frame: whole numbers as they are, others to `digits` significant figures."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, (float, np.floating)):
+            return f"{value:.{digits}g}" if isfinite(value) else DASH
+        return DASH if value is None else str(value)
+
+    shown = frame.map(text)
+    counted = isinstance(frame.index, pd.RangeIndex)  # a counter says nothing: it is not shown
+    marks = pd.DataFrame("", index=shown.index, columns=shown.columns)
+    return Table(shown, caption, marks, frame.reset_index(drop=counted))
+
+
+# -- mean and deviation ----------------------------------------------------------------------------
 
 
 def summary_table(
     rows: pd.DataFrame,
     row_keys: Sequence[str] = ("label",),
-    column_key: str = "dataset",
     metrics: Sequence[str] = ("acc", "bwt"),
     paper_table: str | None = None,
     caption: str | None = None,
     n_expected: int = 5,
-    over: Sequence[str] = ("seed",),
-    unranked: Sequence[str] = UNRANKED,
 ) -> Table:
-    """Mean and population std per method (last of `row_keys`) within groups (the others).
+    """Tabulate mean and population std over seeds, per method (last of `row_keys`) and group.
 
-    Means are over `over`: seeds, or ("environment", "seed") in the generalization experiments.
-    The three best of a group are highlighted per column; `unranked` methods do not compete.
-    `paper_table` (such as "memory_selection") adds the published value and the difference.
+    The keys before the last make the groups. The three best methods of a group are highlighted in
+    each column; those in `UNRANKED` do not compete.
+    `paper_table` (such as "memory_selection") adds the published value and the difference. Cells
+    from another number of seeds than `n_expected` say so.
     """
     row_keys = list(row_keys)
-    rows = checked(rows, [*row_keys, column_key], metrics, over)
-    cells = [
-        {**dict(zip([*row_keys, column_key], as_tuple(key), strict=True)), "metric": metric}
-        | _summarise(part, metric)
-        | _published(part, metric, paper_table)
-        for key, part in rows.groupby([*row_keys, column_key], sort=False, dropna=False)
+    keys = [*row_keys, "dataset"]
+    rows = _checked(rows, keys, metrics)
+    values = pd.DataFrame(
+        dict(zip(keys, as_tuple(key), strict=True)) | _summary(part, metric, paper_table)
+        for key, part in rows.groupby(keys, sort=False, dropna=False)
         for metric in metrics
-    ]
-    values = pd.DataFrame(cells)
-    places = _highlight(values, [*row_keys[:-1], column_key, "metric"], row_keys[-1], unranked)
-    index = ordered_index(rows, row_keys)
-    columns = list(dict.fromkeys(rows[column_key]))
-    shown: dict[tuple, list[str]] = {}
-    marks: dict[tuple, list[str]] = {}
-    for column in columns:
-        for metric in metrics:
-            here = values[(values[column_key] == column) & (values["metric"] == metric)]
-            at = {as_tuple(k): i for k, i in zip(tuples(here, row_keys), here.index, strict=True)}
-            found = [at.get(key) for key in index]
-            head = (str(named(column_key, column)), METRICS.get(metric, metric))
-            shown[(*head, "ours")] = [
-                DASH if i is None else _cell(values.loc[i], n_expected) for i in found
-            ]
-            marks[(*head, "ours")] = ["" if i is None else places[i] for i in found]
-            if here["paper_mean"].notna().any():
-                for name, text in (("paper", _paper_cell), ("diff.", _difference_cell)):
-                    shown[(*head, name)] = ["" if i is None else text(values.loc[i]) for i in found]
-                    marks[(*head, name)] = [""] * len(index)
-    frame = with_index(pd.DataFrame(shown), index, row_keys)
+    )
+    values["difference"] = values["mean"] - values["paper_mean"]
+    values["unit"] = "percent"
+    cells = _printed(values, keys)
+    cells["ours"] = [_our_text(cell, n_expected) for cell in values.to_dict("records")]
+    cells["paper"] = [_paper_text(cell) for cell in values.to_dict("records")]
+    cells["diff."] = [f"{gap:+.2f}" if isfinite(gap) else "" for gap in values["difference"]]
+    cells["place"] = _places(values, row_keys)
+    index = _index(_in_order(cells, row_keys), row_keys)
+    shown, marks = {}, {}
+    for (dataset, metric), part in cells.groupby(["dataset", "metric"], sort=False):
+        part = part.set_index(row_keys).reindex(index)
+        head = (dataset, METRICS[metric])
+        shown[*head, "ours"] = part["ours"].fillna(DASH)
+        marks[*head, "ours"] = part["place"].fillna("")
+        if part["paper_mean"].notna().any():
+            for column in ("paper", "diff."):
+                shown[*head, column] = part[column].fillna("")
+                marks[*head, column] = ""
+    frame, marked = pd.DataFrame(shown, index), pd.DataFrame(marks, index)
+    if values["paper_mean"].isna().all():  # nothing stands beside "ours"
+        frame, marked = frame.droplevel(2, axis=1), marked.droplevel(2, axis=1)
     text = caption or _default_caption(rows, row_keys, metrics)
-    notes = _notes(values, frame, metrics, places, n_expected, over)
-    marked = pd.DataFrame(marks).set_axis(frame.index)
-    marked.columns = frame.columns = _without_constant_level(frame.columns)
-    return Table(frame, joined(text, notes), marked, _csv_ready(values))
+    return Table(frame, _with_notes(text, _notes(frame, marked, n_expected)), marked, values)
+
+
+def _summary(part: pd.DataFrame, metric: str, paper_table: str | None) -> dict[str, Any]:
+    """Mean and std over the runs that have a number, how many failed, and the published values."""
+    percent = 100 * part[metric].dropna().to_numpy(float)
+    # Not every NaN is a failure (BWT of one task has no value): the run itself says so.
+    failed = int((~part["converged"].astype(bool)).sum()) if "converged" in part else 0
+    row = part.iloc[0]
+    found = published.counterpart(row, paper_table, row["label"], metric) if paper_table else None
+    mean, std = (percent.mean(), percent.std()) if len(percent) else (nan, nan)
+    paper_mean, paper_std, paper_flag = found or (nan, nan, "")
+    return {"metric": metric, "n": len(percent), "n_failed": failed, "mean": mean, "std": std} | {
+        "paper_mean": paper_mean,
+        "paper_std": paper_std,
+        "paper_flag": paper_flag,
+    }
+
+
+def _places(values: pd.DataFrame, row_keys: list[str]) -> pd.Series:
+    """Mark the three best means of each group and column, unrounded; equal means share a place."""
+    competing = values[~values[row_keys[-1]].isin(UNRANKED)]
+    groups = competing.groupby([*row_keys[:-1], "dataset", "metric"], dropna=False)["mean"]
+    ranks = groups.rank(method="min", ascending=False)
+    ranks = ranks[groups.transform("count") > 1]  # alone, a method is not the best of anything
+    names = {1: "first", 2: "second", 3: "third"}
+    return pd.Series([names.get(rank, "") for rank in ranks.reindex(values.index)], values.index)
+
+
+def _our_text(cell: Mapping[str, Any], n_expected: int) -> str:
+    n, failed = cell["n"], cell["n_failed"]
+    if not isfinite(cell["mean"]):
+        return f"n/a* (0/{failed})" if failed else "n/a"
+    text = stats.plus_minus(cell["mean"], cell["std"] if n > 1 else nan)
+    if failed:
+        return f"{text}* ({n}/{n + failed})"
+    return text if n == n_expected else f"{text} (n={n})"
+
+
+def _paper_text(cell: Mapping[str, Any]) -> str:
+    if not isfinite(cell["paper_mean"]):
+        return ""
+    return stats.plus_minus(cell["paper_mean"], cell["paper_std"]) + cell["paper_flag"]
+
+
+def _notes(frame: pd.DataFrame, marks: pd.DataFrame, n_expected: int) -> list[str]:
+    """Sentences for what occurs in the table, and for nothing else."""
+    texts = frame.to_numpy().ravel().tolist()
+    notes = ["Mean ± population std over seeds"]
+    if marks.any(axis=None):
+        notes.append("red, orange and yellow: best, second and third schedule")
+    if any("*" in text for text in texts):
+        notes.append("*: some seed did not converge (ours: mean over those that did)")
+    if any("n=" in text for text in texts):
+        notes.append(f"n: seeds where not {n_expected}")
+    if DASH in texts:
+        notes.append(f"{DASH}: not run")
+    if frame.columns.nlevels > 2:
+        notes.append("diff.: ours - paper")
+    return notes
+
+
+# -- Welch's tests ---------------------------------------------------------------------------------
 
 
 def welch_table(
     rows: pd.DataFrame,
-    ours: str = "MCTS",
     against: Sequence[str] = ("Random", "ETS", "Heur-GD"),
     group_keys: Sequence[str] = ("dataset",),
-    metric: str = "acc",
     paper_table: str | None = None,
-    caption: str | None = None,
-    over: Sequence[str] = ("seed",),
 ) -> Table:
-    """Welch's two-tailed tests of `ours` against each other method, within each group.
+    """Test the ACC of MCTS against each other method, within each group (Welch, two-tailed).
 
     p is bold below 0.05, before correction, as in the paper; Holm corrects over the whole table.
-    The paired difference rides along in the CSV: same seed, same realisation, so it is sharper.
+    The CSV also has the paired difference: same seed, same realisation, so it is sharper.
     """
-    group_keys = list(group_keys)
-    rows = checked(rows, [*group_keys, "label"], [metric], over)
-    scale = 1 if metric in NOT_PERCENT else 100
+    keys = [*group_keys, "comparison"]
+    rows = _checked(rows, [*group_keys, "label"], ["acc"])
     lines = []
-    parts = {as_tuple(k): p for k, p in rows.groupby(group_keys, sort=False, dropna=False)}
-    for key in grouped(parts):
-        part = parts[key]
-        series = {m: p.set_index(list(over))[metric] for m, p in part.groupby("label")}
-        mine = series.get(ours, pd.Series(dtype=float))
+    for key, part in rows.groupby(list(group_keys), sort=False, dropna=False):
+        by_seed = {label: own.set_index("seed")["acc"] for label, own in part.groupby("label")}
+        mine = by_seed.get("MCTS", pd.Series(dtype=float))
+        own = part[part["label"] == "MCTS"]
         for other in against:
-            theirs = series.get(other, pd.Series(dtype=float))
-            test = stats.welch(mine * scale, theirs * scale)
-            pairs = pd.concat([mine, theirs], axis=1, join="inner").to_numpy(float) * scale
+            theirs = by_seed.get(other, pd.Series(dtype=float))
+            test = stats.welch(100 * mine, 100 * theirs)
+            pairs = 100 * pd.concat([mine, theirs], axis=1, join="inner").to_numpy(float)
             paired = stats.paired_difference(pairs[:, 0], pairs[:, 1])
-            own = part[part["label"] == ours]
-            known = paper_table and len(own)
-            found = (
-                published.counterpart_test(own.iloc[0], paper_table, ours, other) if known else None
-            )
+            found = None
+            if paper_table and len(own):
+                found = published.counterpart_test(own.iloc[0], paper_table, "MCTS", other)
             paper_t, paper_p = found or (nan, nan)
             lines.append(
-                dict(zip(group_keys, key, strict=True))
-                | {"comparison": f"{ours} vs {other}", "metric": metric}
+                dict(zip(group_keys, as_tuple(key), strict=True))
+                | {"comparison": f"MCTS vs {other}", "metric": "acc"}
                 | {"n_ours": test.n_a, "n_other": test.n_b, "difference": test.difference}
                 | {"ci_low": test.ci_low, "ci_high": test.ci_high, "t": test.t, "df": test.df}
                 | {"p": test.p, "hedges_g": stats.effect_size(mine, theirs).value}
                 | {"paired_difference": paired.value, "paired_p": paired.p}
                 | {"reason": test.reason or "", "paper_t": paper_t, "paper_p": paper_p}
             )
-    values = pd.DataFrame(lines)
+    values = _in_order(pd.DataFrame(lines), keys)
     values.insert(values.columns.get_loc("p") + 1, "p_holm", stats.holm(values["p"]))
-    shown = _welch_columns(values)
-    index = list(tuples(values, [*group_keys, "comparison"]))
-    frame = with_index(pd.DataFrame(shown), index, [*group_keys, "comparison"])
-    marks = pd.DataFrame("", index=frame.index, columns=frame.columns)
-    marks["p"] = np.where(values["p"] < 0.05, "bold", "")
-    if "paper p" in frame:
-        marks["paper p"] = np.where(values["paper_p"] < 0.05, "bold", "")
-    tested = int(values["p"].notna().sum())
+    frame = _test_texts(values).set_axis(_index(_printed(values, keys), keys))
+    marks = pd.DataFrame("", frame.index, frame.columns)
+    for column, name in (("p", "p"), ("paper p", "paper_p")):
+        if column in frame:
+            marks[column] = np.where(values[name] < 0.05, "bold", "")
     notes = ["difference in points with its 95 % interval", "g: Hedges' effect size"]
-    notes += ["bold: p < 0.05", f"Holm: corrected over the {tested} tests of this table"][
-        : tested * 2
-    ]
-    told = rows[rows["label"].isin([ours, *against])]
-    text = caption or table_rows.caption(
-        told, f"Two-tailed Welch's t-tests on {metric.upper()}, {ours} against the others"
-    )
-    return Table(frame, joined(text, notes), marks, values)
+    n_tests = values["p"].notna().sum()
+    if n_tests:
+        notes += ["bold: p < 0.05", f"Holm: corrected over the {n_tests} tests of this table"]
+    compared = rows[rows["label"].isin(["MCTS", *against])]
+    text = caption(compared, "Two-tailed Welch's t-tests on ACC, MCTS against the others")
+    return Table(frame, _with_notes(text, notes), marks, values)
 
 
-def _summarise(part: pd.DataFrame, metric: str) -> dict[str, Any]:
-    """Mean and std over the runs that have a number, and how many failed to converge."""
-    kept = part[metric].dropna().to_numpy(float) * (1 if metric in NOT_PERCENT else 100)
-    # Not every NaN is a failure (BWT of one task has no value): the run itself says so.
-    failed = int((~part["converged"].astype(bool)).sum()) if "converged" in part else 0
-    mean, std = (kept.mean(), kept.std()) if len(kept) else (nan, nan)
-    return {"n": len(kept), "n_failed": failed, "mean": mean, "std": std}
+def _test_texts(values: pd.DataFrame) -> pd.DataFrame:
+    def numbers(name: str, form: str, missing: str = DASH) -> list[str]:
+        return [format(v, form) if isfinite(v) else missing for v in values[name]]
 
+    def probabilities(name: str, missing: str = DASH) -> list[str]:
+        texts = numbers(name, ".3f", missing)
+        return ["<0.001" if p < 0.0005 else t for p, t in zip(values[name], texts, strict=True)]
 
-def _published(part: pd.DataFrame, metric: str, table: str | None) -> dict[str, Any]:
-    row = part.iloc[0]
-    found = published.counterpart(row, table, row["label"], metric) if table else None
-    mean, std, flag = found or (nan, nan, "")
-    return {"paper_mean": mean, "paper_std": std, "paper_flag": flag}
-
-
-def _highlight(values, within, method_key, unranked) -> pd.Series:
-    """ "first", "second", "third" per group and column, on unrounded means, ties shared."""
-    places = pd.Series("", index=values.index)
-    competing = values[~values[method_key].isin(unranked) & values["mean"].notna()]
-    for _, group in competing.groupby(within, dropna=False):
-        if len(group) < 2:
-            continue  # alone, a method is not the best of anything
-        lower = group["metric"].iloc[0] in LOWER_IS_BETTER
-        rank = group["mean"].rank(method="min", ascending=lower)
-        places[group.index] = rank.map({1: "first", 2: "second", 3: "third"}).fillna("")
-    return places
-
-
-def _cell(value, n_expected: int) -> str:
-    if not isfinite(value["mean"]):
-        return f"n/a* (0/{value['n_failed']:.0f})" if value["n_failed"] else "n/a"
-    text = f"{value['mean']:.2f}" + (f" ± {value['std']:.2f}" if value["n"] > 1 else "")
-    if value["n_failed"]:
-        return f"{text}* ({value['n']:.0f}/{value['n'] + value['n_failed']:.0f})"
-    return text if value["n"] == n_expected else f"{text} (n={value['n']:.0f})"
-
-
-def _paper_cell(value) -> str:
-    if not isfinite(value["paper_mean"]):
-        return ""
-    std = f" ± {value['paper_std']:.2f}" if isfinite(value["paper_std"]) else ""
-    return f"{value['paper_mean']:.2f}{std}{value['paper_flag']}"
-
-
-def _difference_cell(value) -> str:
-    difference = value["mean"] - value["paper_mean"]
-    return f"{difference:+.2f}" if isfinite(difference) else ""
-
-
-def _welch_columns(values: pd.DataFrame) -> dict[str, list[str]]:
-    def number(name: str, form: str) -> list[str]:
-        return [format(v, form) if isfinite(v) else DASH for v in values[name]]
-
-    def probability(name: str) -> list[str]:
-        return ["<0.001" if p < 0.0005 else t for p, t in zip(values[name], number(name, ".3f"))]
-
-    bounds = zip(number("ci_low", ".2f"), number("ci_high", ".2f"), strict=True)
+    ends = zip(numbers("ci_low", ".2f"), numbers("ci_high", ".2f"), strict=True)
     shown = {
-        "difference": number("difference", "+.2f"),
-        "95 % CI": [DASH if low == DASH else f"[{low}, {high}]" for low, high in bounds],
-        "g": number("hedges_g", ".2f"),
-        "t": [f"{t:.2f}" if isfinite(t) else "n/a" for t in values["t"]],
-        "p": probability("p"),
-        "Holm p": probability("p_holm"),
+        "difference": numbers("difference", "+.2f"),
+        "95 % CI": [DASH if low == DASH else f"[{low}, {high}]" for low, high in ends],
+        "g": numbers("hedges_g", ".2f"),
+        "t": numbers("t", ".2f", missing="n/a"),
+        "p": probabilities("p"),
+        "Holm p": probabilities("p_holm"),
     }
     if values["paper_t"].notna().any():
-        published = {"paper t": number("paper_t", ".2f"), "paper p": probability("paper_p")}
-        shown |= {k: ["" if t == DASH else t for t in v] for k, v in published.items()}
+        shown["paper t"] = numbers("paper_t", ".2f", missing="")
+        shown["paper p"] = probabilities("paper_p", missing="")
     if values["reason"].any():
         shown["why n/a"] = list(values["reason"])
-    return shown
+    return pd.DataFrame(shown)
 
 
-def _notes(values, frame, metrics, places, n_expected, over) -> list[str]:
-    """Sentences for what occurs in the table, and for nothing else."""
-    text = frame.to_numpy().ravel().tolist()
-    notes = [f"Mean ± population std over {' and '.join(over)}s"]
-    if places.any():
-        notes.append("red, orange and yellow: best, second and third schedule")
-    if any("*" in t for t in text):
-        notes.append("*: some seed did not converge (ours: mean over those that did)")
-    if any("n=" in t for t in text):
-        notes.append(f"n: seeds where not {n_expected}")
-    if DASH in text:
-        notes.append(f"{DASH}: not run")
-    if values["paper_mean"].notna().any():
-        notes.append("diff.: ours - paper")
-    return notes
+# -- rows: checked, ordered, named -----------------------------------------------------------------
 
 
-def _default_caption(rows, row_keys, metrics) -> str:
-    by = [str(HEADS.get(k, k)).lower() for k in row_keys]
-    what = " and ".join(m.upper() for m in metrics) + " by " + " and ".join(by)
-    return table_rows.caption(rows, what)
+def _checked(rows: pd.DataFrame, keys: list[str], metrics: Sequence[str]) -> pd.DataFrame:
+    """Return the rows; raise if a column is missing or if rows would be averaged by accident."""
+    run = [*keys, "seed"]
+    missing = [column for column in [*run, *metrics] if column not in rows]
+    if missing:
+        raise ValueError(f"result rows lack the columns {missing}; they have {list(rows.columns)}")
+    if not len(rows):
+        raise ValueError("no result rows: run or load the experiment first")
+    twice = rows[rows.duplicated(run, keep=False)]
+    if len(twice):
+        key, same = next(iter(twice.groupby(run, sort=False, dropna=False)))
+        settings = [c for c in rows if same[c].dtype.kind not in "fb" or c == "memory_size"]
+        differ = [c for c in settings if same[c].astype(str).nunique() > 1]
+        raise ValueError(
+            f"{len(same)} rows for the one run {key}, which differ in {differ or 'numbers only'}: "
+            "filter them, or name the column in the keys"
+        )
+    if "converged" in rows:  # whatever number a failed run left is not a result
+        failed = ~rows["converged"].astype(bool)
+        rows = rows.assign(**{m: rows[m].mask(failed) for m in metrics})
+    return rows
 
 
-def _without_constant_level(columns: pd.MultiIndex) -> pd.Index:
-    """Drop "ours" where nothing stands beside it."""
-    return columns.droplevel(2) if set(columns.get_level_values(2)) == {"ours"} else columns
+def _in_order(values: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Sort by the keys: methods as the paper does, anything else in its order of appearance."""
+    places = pd.DataFrame({key: pd.factorize(values[key])[0] for key in keys})
+    if "label" in keys:  # a method the paper does not have comes before MCTS
+        order = {method: i for i, method in enumerate(METHODS)}
+        places["label"] = [order.get(label, len(order) - 1.5) for label in values["label"]]
+    return values.iloc[places.sort_values(keys, kind="stable").index].reset_index(drop=True)
 
 
-def _csv_ready(values: pd.DataFrame) -> pd.DataFrame:
-    unit = np.where(values["metric"].isin(NOT_PERCENT), "", "percent")
-    return values.assign(difference=values["mean"] - values["paper_mean"], unit=unit)
+def _printed(values: pd.DataFrame, keys: Iterable[str]) -> pd.DataFrame:
+    return values.assign(**{k: [str(printed_name(k, v)) for v in values[k]] for k in keys})
+
+
+def _index(values: pd.DataFrame, keys: list[str]) -> pd.Index:
+    lines = values[keys].drop_duplicates().rename(columns=_HEADS)
+    return lines.set_index(list(lines)).index
+
+
+def printed_name(key: str, value: Any) -> Any:
+    """Name a value of the column `key` in the paper's words: the selection "kmeans" is "k-means"."""
+    return _NAMES[key](value) if key in _NAMES and pd.notna(value) else value
+
+
+def as_tuple(key: Any) -> tuple:
+    """Return the key of a pandas group as a tuple, also if it has only one part."""
+    return key if isinstance(key, tuple) else (key,)
+
+
+# -- captions --------------------------------------------------------------------------------------
+
+
+def caption(rows: pd.DataFrame, what: str, asked: int = 0) -> str:
+    """Say `what`, then what the rows hold: dataset, subset, scenario, M, seeds and rollouts.
+
+    If they hold fewer runs than `asked`, the caption says how many.
+    """
+    names, subsets = [], []
+    for dataset, part in rows.groupby("dataset", sort=False):
+        names.append(published.dataset_name(str(dataset)))
+        subsets.append(", ".join(_distinct(part, "subset")))
+    if len(names) > 1 and len(set(subsets)) == 1 and subsets[0]:
+        facts = [f"{', '.join(names)} (each: {subsets[0]})"]
+    else:
+        facts = [", ".join(f"{n} ({s})" if s else n for n, s in zip(names, subsets, strict=True))]
+    facts += [published.SCENARIOS.get(s, s) for s in _distinct(rows, "scenario")]
+    sizes = [size for size in _distinct(rows, "memory_size") if size > 0]
+    if sizes:
+        facts.append("M = " + _listed(sizes))
+    seeds = _distinct(rows, "seed")
+    if seeds:
+        facts.append(
+            f"{len(seeds)} seeds ({_listed(seeds)})" if seeds[1:] else f"seed {seeds[0]:.0f}"
+        )
+    tried = rows[rows["label"] != "BFS"] if "label" in rows else rows  # BFS tries every schedule
+    rollouts = _distinct(tried, "rollouts")
+    if rollouts:
+        facts.append(f"{_listed(rollouts)} rollout" + ("s" if rollouts != [1] else ""))
+    if len(rows) < asked:
+        facts.append(f"{len(rows)} of {asked} runs, the others were not run")
+    return f"{what.rstrip('. ')}. " + "; ".join(map(str, facts)) + "."
+
+
+def _default_caption(rows: pd.DataFrame, row_keys: list[str], metrics: Sequence[str]) -> str:
+    by = [_HEADS.get(key, key).lower() for key in row_keys]
+    return caption(rows, " and ".join(m.upper() for m in metrics) + " by " + " and ".join(by))
+
+
+def _with_notes(text: str, notes: Iterable[str]) -> str:
+    sentence = "; ".join(notes)
+    return f"{text.rstrip()} {sentence[0].upper()}{sentence[1:]}."
+
+
+def _distinct(rows: pd.DataFrame, column: str) -> list:
+    if column not in rows:
+        return []
+    found = rows[column].dropna().drop_duplicates().tolist()
+    return sorted(found) if found and not isinstance(found[0], str) else found
+
+
+def _listed(numbers: Sequence[float]) -> str:
+    """1, 2, 3, 4, 5 as 1–5; others one by one."""
+    whole = [int(n) for n in numbers]
+    if len(whole) > 2 and whole == list(range(whole[0], whole[-1] + 1)):
+        return f"{whole[0]}–{whole[-1]}"
+    return ", ".join(map(str, whole))

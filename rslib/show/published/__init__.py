@@ -1,13 +1,10 @@
 """The published numbers of the paper, as it prints them: in percent, population std over 5 seeds.
 
-`published_*.csv` hold every mean and deviation of its tables (a flag `*` = some seed did not
-converge), its 168 Welch tests, and the curves of Figure 1. `published` looks a number up by its
-place in the paper, `counterpart` by a result row; the latter answers None unless the setting is the
-paper's too: a Class-IL run, or another memory size, has no counterpart, however alike the names.
+`published_*.csv` hold every mean and deviation of its tables (the flag `*` says that some seed did
+not converge), its 168 Welch tests, and the curves of Figure 1. `published` looks a number up by its
+place in the paper, `counterpart` by a result row. A row in another setting than the paper's (a
+Class-IL run, or another memory size) has no counterpart, however alike the names.
 """
-# pandas annotates most results as unions of Series, DataFrame and scalars, which says nothing.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportReturnType=false
 
 from __future__ import annotations
 
@@ -51,24 +48,21 @@ class Published(NamedTuple):
 @cache
 def _read(name: str) -> pd.DataFrame:
     with (files("rslib.show.published") / f"published_{name}.csv").open() as file:
-        frame = pd.read_csv(file)
-    for column in {"group", "flag"} & set(frame.columns):
-        frame[column] = frame[column].fillna("")
-    return frame
+        return pd.read_csv(file).fillna({"group": "", "flag": ""})
 
 
 def results() -> pd.DataFrame:
-    """Every published mean and deviation, one line per table, dataset, group, method, metric."""
+    """Load every published mean and deviation, by table, dataset, group, method and metric."""
     return _read("results").copy()
 
 
 def welch_tests() -> pd.DataFrame:
-    """Every published Welch test: table, dataset, group, comparison ("MCTS vs ETS"), t, p."""
+    """Load every published Welch test: table, dataset, group, comparison ("MCTS vs ETS"), t, p."""
     return _read("welch_tests").copy()
 
 
 def single_task_replay() -> dict[int, np.ndarray]:
-    """Figure 1's curves: {task at which task 1 was replayed: accuracies (T, T)}, NaN unseen."""
+    """Load Figure 1: {task at which task 1 was replayed: accuracies (T, T)}, NaN if unseen."""
     frame = _read("single_task_replay")
     n_tasks = int(frame["task"].max())
     curves = {}
@@ -80,20 +74,20 @@ def single_task_replay() -> dict[int, np.ndarray]:
 
 
 def dataset_key(name: str) -> str:
-    """A dataset's name as the CSV files spell it: "Permuted-MNIST" is "permutedmnist"."""
+    """Spell a dataset's name as the CSV files do: "Permuted-MNIST" is "permutedmnist"."""
     key = "".join(c for c in str(name).lower() if c.isalnum())
     return key.removeprefix("split")
 
 
 def dataset_name(name: str) -> str:
-    """A dataset's name as printed; one the paper does not have keeps its own."""
+    """Spell a dataset's name as printed; a dataset that the paper does not have keeps its own."""
     return DATASETS.get(dataset_key(name), str(name))
 
 
 def counterpart(
     row: Mapping[str, Any] | pd.Series, table: str, method: str, metric: str
 ) -> Published | None:
-    """What the paper's table says of the cell a result row belongs to."""
+    """Look up the published value of the cell that a result row belongs to, or None."""
     if not _same_setting(row, table, method):
         return None
     return published(table, row["dataset"], _group(row, table, method), method, metric)
@@ -102,7 +96,7 @@ def counterpart(
 def counterpart_test(
     row: Mapping[str, Any] | pd.Series, table: str, ours: str, other: str
 ) -> tuple[float, float] | None:
-    """The published (t, p) of `ours` against `other` in the setting of a row of `ours`."""
+    """Look up the published (t, p) of `ours` against `other` for a result row of `ours`, or None."""
     if not _same_setting(row, table, ours):
         return None
     place = (table, dataset_key(row["dataset"]), _group(row, table, ours), f"{ours} vs {other}")
@@ -117,7 +111,7 @@ def _same_setting(row: Mapping[str, Any] | pd.Series, table: str, method: str) -
 
 
 def _memory_size(table: str, dataset: str, method: str) -> int | None:
-    """The M of a published number, None where there is none to compare."""
+    """The M that a row must have to be compared with a published number, or None for any M."""
     if method in ("Joint", "Fine-tuning") or table == "memory_size_domain_il":
         return None  # no memory, or the group names it
     if table == "tiny_memory":
@@ -126,7 +120,7 @@ def _memory_size(table: str, dataset: str, method: str) -> int | None:
 
 
 def _group(row: Mapping[str, Any] | pd.Series, table: str, method: str) -> str:
-    """The group of a table a row belongs to, "" for tables without groups."""
+    """The group of the paper's table that a row belongs to, "" in tables without groups."""
     if table == "memory_selection":
         return "Offline" if method == "Joint" else SELECTIONS.get(row["selection"], "")
     if table == "replay_methods":
@@ -137,28 +131,28 @@ def _group(row: Mapping[str, Any] | pd.Series, table: str, method: str) -> str:
 
 
 def published(table: str, dataset: str, group: str, method: str, metric: str) -> Published | None:
-    """One published mean and deviation (percent; ranks as they are), or None."""
-    if table not in set(_read("results")["table"]):
-        known = ", ".join(sorted(set(_read("results")["table"])))
-        raise ValueError(f"the paper has no table {table!r}; there are {known}")
+    """Look up a published mean and deviation (percent; ranks as they are), or None."""
+    known = set(_read("results")["table"])
+    if table not in known:
+        raise ValueError(
+            f"the paper has no table {table!r}; choose from {', '.join(sorted(known))}"
+        )
     return _results_by_key().get((table, dataset_key(dataset), group, method, metric.upper()))
 
 
 @cache
 def _results_by_key() -> dict[tuple, Published]:
-    frame = _read("results")
     return {
         (r.table, r.dataset, r.group, r.method, r.metric.upper()): Published(
             float(r.mean_percent), float(r.std_percent), r.flag
         )
-        for r in frame.itertuples()
+        for r in _read("results").itertuples()
     }
 
 
 @cache
 def _tests_by_key() -> dict[tuple, tuple[float, float]]:
-    frame = _read("welch_tests")
     return {
         (r.table, r.dataset, r.group, r.comparison): (float(r.t), float(r.p))
-        for r in frame.itertuples()
+        for r in _read("welch_tests").itertuples()
     }
