@@ -156,8 +156,10 @@ def paired_difference(a: ArrayLike, b: ArrayLike) -> Estimate:
     return Estimate(value, float(low), float(high), len(differences), float(test.pvalue))
 
 
-def plus_minus(mean: float, std: float) -> str:
-    """A mean and its deviation as text, such as "97.00 ± 1.41"; NaN says there is no deviation."""
+def plus_minus(mean: float, std: float = nan) -> str:
+    """A mean and its deviation as text, such as "97.00 ± 1.41"; a mean that is NaN is "-"."""
+    if not isfinite(mean):
+        return "-"
     return f"{mean:.2f} ± {std:.2f}" if isfinite(std) else f"{mean:.2f}"
 
 

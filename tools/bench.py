@@ -233,7 +233,9 @@ def agents(rounds: int = 8) -> dict[str, float]:
     """
     shape = (2, tree_shape(5).first[-1], 5)
     accuracies = [np.random.default_rng(seed).uniform(0.5, 1, shape) for seed in range(30)]
-    tables = [CompleteTree("random", seed, val, test) for seed, (val, test) in enumerate(accuracies)]
+    tables = [
+        CompleteTree("random", seed, val, test) for seed, (val, test) in enumerate(accuracies)
+    ]
     few_updates, few_episodes = a2c.A2CArgs(updates=300), dqn.DQNArgs(episodes=4)
     trainings: dict[str, Callable] = {
         "a2c": lambda: a2c.train(tables[:10], few_updates, progress=False),

@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tools.paper_figures", description=__doc__)
-    parser.add_argument("--profile", default="quick", choices=tuple(PROFILES))
+    parser.add_argument("--profile", default="quick", choices=tuple(params.PROFILES))
     parser.add_argument("--datasets", default="", help='for example "mnist notmnist"')
     parser.add_argument("--notebooks", default="", help='for example "01 04"; default: all')
     # Absolute: a notebook runs in its own folder, not in the one this command was typed in.
@@ -111,7 +111,9 @@ def _drawable(title: str, notebook: Path, dataset: str, parameters: dict[str, An
     from rslib.runs import studies  # here: it loads torch, which running a notebook does not need
 
     checked = params.check({"dataset": dataset, "profile": "paper"}, number)
-    n_stored, n_runs = studies.progress(checked, number)
+    mine = [study for study in studies.STUDIES if study.notebook == number]
+    runs = [studies.stored(study, [checked]) for study in mine]
+    n_stored, n_runs = sum(map(len, runs)), sum(len(found.cells) for found in runs)
     if n_stored == n_runs:
         return True
     some = n_stored > 0 and "train:" in _parameters_cell(notebook)

@@ -112,7 +112,9 @@ def ours_vs_paper(table: Table) -> Figure:
                     mean, at, xerr=std if np.isfinite(std) else 0, marker=look.marker, markersize=4,
                     color=look.color, markerfacecolor=face, markeredgewidth=0.9, elinewidth=0.8,
                 )  # fmt: skip
-        names = [" ".join(str(printed_name(k, row[k])) for k in keys) for row in part.to_dict("records")]
+        names = [
+            " ".join(str(printed_name(k, row[k])) for k in keys) for row in part.to_dict("records")
+        ]
         ax.set_yticks(range(len(part)), names)
         ax.set_ylim(len(part) - 0.5, -0.5)
         ax.set_title(published.dataset_name(str(dataset)))

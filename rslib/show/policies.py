@@ -7,8 +7,8 @@ import pandas as pd
 
 from rslib.runs import scoring
 from rslib.show import published
-from rslib.show.tables import plus_minus
 from rslib.show.verdicts import Markdown
+from rslib.stats import plus_minus
 
 
 def policy_table(rows: pd.DataFrame) -> pd.DataFrame:

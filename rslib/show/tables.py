@@ -22,6 +22,8 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from rslib import files, stats
+from rslib.runs.grid import Runs
+from rslib.runs.studies import BASELINES, Study
 from rslib.show import latex, published
 from rslib.show.latex import DASH
 
@@ -94,11 +96,6 @@ class Table:
         return [files.write_atomically(path, text.encode()) for path, text in contents.items()]
 
 
-def save_table(table: Table, name: str, dataset: str, out_dir: str | Path) -> list[Path]:
-    """Write a table as LaTeX and CSV, as `Table.save` does."""
-    return table.save(name, dataset, out_dir)
-
-
 def plain_table(frame: pd.DataFrame, caption: str, digits: int = 3) -> Table:
     """Print any frame: whole numbers as they are, others to `digits` significant figures."""
 
@@ -111,6 +108,24 @@ def plain_table(frame: pd.DataFrame, caption: str, digits: int = 3) -> Table:
     counted = isinstance(frame.index, pd.RangeIndex)  # a counter says nothing: it is not shown
     marks = pd.DataFrame("", index=shown.index, columns=shown.columns)
     return Table(shown, caption, marks, frame.reset_index(drop=counted))
+
+
+# -- the tables of a study -------------------------------------------------------------------------
+
+
+def summary(study: Study, runs: Runs) -> Table:
+    """Tabulate the means of a study, with the paper's beside where it has them."""
+    n_seeds = len({cell.environment.seed for cell in runs.cells})
+    text = caption(runs.rows, study.title, len(runs.cells))
+    return summary_table(
+        runs.rows, study.row_keys, study.metrics, study.published, text, n_expected=n_seeds
+    )
+
+
+def welch(study: Study, runs: Runs) -> Table:
+    """Tabulate the Welch tests of a study: MCTS against each of the others, within each group."""
+    groups = ("dataset", *study.row_keys[:-1])
+    return welch_table(runs.rows, study.against, groups, study.published)
 
 
 # -- mean and deviation ----------------------------------------------------------------------------
@@ -228,7 +243,7 @@ def _notes(frame: pd.DataFrame, marks: pd.DataFrame, n_expected: int) -> list[st
 
 def welch_table(
     rows: pd.DataFrame,
-    against: Sequence[str] = ("Random", "ETS", "Heur-GD"),
+    against: Sequence[str] = BASELINES,
     group_keys: Sequence[str] = ("dataset",),
     paper_table: str | None = None,
 ) -> Table:

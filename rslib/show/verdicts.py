@@ -19,7 +19,8 @@ from rslib import stats
 from rslib.runs.grid import Runs
 from rslib.runs.studies import BASELINES, Study
 from rslib.show import figures, published, style, tables
-from rslib.show.tables import Table, as_tuple, plain_table, plus_minus, printed_name
+from rslib.show.tables import Table, as_tuple, plain_table, printed_name
+from rslib.stats import plus_minus
 
 RULE = "reproduced: our mean is inside the paper's mean ± 2 of its standard deviations"
 TEST_RULE = "reproduced: significant (p < 0.05) with the same sign in both, or in neither"
