@@ -1,45 +1,64 @@
 """`make report`: the executed notebooks as a static site in `executed/` that works offline.
 
-nbconvert prefers a widget's own mime type and would load scripts from the network to show it; here
-the widget views are dropped before converting, so that the figure beside them is what is seen.
+nbconvert prefers a widget's own mime type and would load scripts from the network to show it. So the
+widget views are dropped before converting, and the figure beside each of them is shown.
 """
 
 from __future__ import annotations
 
-import base64
 import functools
-import html
 import re
 import sys
 from pathlib import Path
 
+import jinja2
 import nbformat
 from nbconvert import HTMLExporter
 
 from rslib.files import REPOSITORY, write_atomically
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
-_STYLE = """
+INDEX = jinja2.Template(
+    """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>Replay scheduling: report</title>
+<style>
 body { font-family: sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em; color: #222 }
 ul { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: 1em }
 li { width: 20em; border: 1px solid #ccc; border-radius: 6px; padding: 0.8em }
 img { max-width: 100%; max-height: 11em; display: block; margin: auto }
-"""
+</style>
+<h1>Replay scheduling for continual learning</h1>
+<p>Executed notebooks. Figures and tables are also in <code>{{ out_dir }}</code> under figures/ and
+tables/.</p>
+{% for folder, notebooks in folders %}
+<h2>{{ "default datasets" if folder == "default" else folder }}</h2>
+<ul>
+{% for link, title, picture in notebooks %}
+<li><a href="{{ link }}">
+{% if picture %}<img alt="" src="data:image/png;base64,{{ picture }}">{% endif %}
+{{ title }}</a></li>
+{% endfor %}
+</ul>
+{% endfor %}
+</html>
+""",
+    autoescape=True,
+    trim_blocks=True,
+)
 
 
 def write_html(notebook: Path) -> Path:
-    """One executed notebook as one HTML file, everything inside it."""
+    """Convert one executed notebook to one HTML file that holds everything it shows."""
     node = nbformat.read(notebook, as_version=4)
     node.metadata.pop("widgets", None)
-    for cell in node.cells:
-        for output in cell.get("outputs", []):
-            output.get("data", {}).pop(WIDGET, None)
+    for output in _outputs(node):
+        output.get("data", {}).pop(WIDGET, None)
     body, _ = _exporter().from_notebook_node(node)
     # The scripts that remain fetch more (Mermaid); a printed notebook needs none of them.
     body = re.sub(r"<script\b.*?</script>", "", body, flags=re.S)
-    target = notebook.with_suffix(".html")
-    write_atomically(target, body.encode())
-    return target
+    return write_atomically(notebook.with_suffix(".html"), body.encode())
 
 
 @functools.cache  # compiling its templates takes as long as converting a notebook
@@ -52,48 +71,22 @@ def _exporter() -> HTMLExporter:
 
 
 def write_index(executed: Path, out_dir: Path) -> Path:
-    """The page that links every executed notebook, with a picture from it as thumbnail."""
-    sections = []
-    for folder in sorted({p.parent for p in executed.glob("*/*.ipynb")}):
-        items = []
-        for notebook in sorted(folder.glob("*.ipynb")):
-            node = nbformat.read(notebook, as_version=4)
-            link = html.escape(f"{folder.name}/{notebook.with_suffix('.html').name}")
-            title = html.escape(_title(node) or notebook.stem)
-            picture = _thumbnail(node)
-            image = f'<img alt="" src="data:image/png;base64,{picture}">' if picture else ""
-            items.append(f'<li><a href="{link}">{image}{title}</a></li>')
-        name = "default datasets" if folder.name == "default" else folder.name
-        sections.append(f"<h2>{html.escape(name)}</h2><ul>{''.join(items)}</ul>")
-    page = (
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        f"<title>Replay scheduling: report</title><style>{_STYLE}</style>"
-        "<h1>Replay scheduling for continual learning</h1>"
-        "<p>Executed notebooks. Figures and tables are also in "
-        f"<code>{html.escape(str(out_dir))}</code> under figures/ and tables/.</p>"
-        f"{''.join(sections)}</html>"
-    )
-    target = executed / "index.html"
-    write_atomically(target, page.encode())
-    return target
+    """Write the page that links every executed notebook, with its first picture as thumbnail."""
+    folders: dict[str, list[tuple[str, str, str | None]]] = {}
+    for notebook in sorted(executed.glob("*/*.ipynb")):
+        node = nbformat.read(notebook, as_version=4)
+        headings = (re.match("# (.+)", c.source) for c in node.cells if c.cell_type == "markdown")
+        title = next((found[1] for found in headings if found), notebook.stem)
+        pictures = (output.get("data", {}).get("image/png") for output in _outputs(node))
+        link = notebook.with_suffix(".html").relative_to(executed).as_posix()
+        listed = folders.setdefault(notebook.parent.name, [])
+        listed.append((link, title, next(filter(None, pictures), None)))
+    page = INDEX.render(folders=folders.items(), out_dir=out_dir)
+    return write_atomically(executed / "index.html", page.encode())
 
 
-def _title(node: nbformat.NotebookNode) -> str | None:
-    for cell in node.cells:
-        if cell.cell_type == "markdown" and cell.source.startswith("# "):
-            return cell.source.splitlines()[0].removeprefix("# ")
-    return None
-
-
-def _thumbnail(node: nbformat.NotebookNode) -> str | None:
-    """The first picture of a notebook."""
-    for cell in node.cells:
-        for output in cell.get("outputs", []):
-            picture = output.get("data", {}).get("image/png")
-            if picture:
-                raw = base64.b64decode("".join(picture))
-                return base64.b64encode(raw).decode()
-    return None
+def _outputs(node: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    return [output for cell in node.cells for output in cell.get("outputs", [])]
 
 
 def main() -> int:
