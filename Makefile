@@ -75,7 +75,7 @@ pictures: .venv/.installed ## the figures of the shipped results into docs/resul
 	for d in $(or $(DATASETS),mnist) paper; do mkdir -p docs/results/$$d && cp build/figures/$$d/*.png docs/results/$$d/; done
 
 environments: .venv/.installed ## tables of whole schedule trees for policy learning: DATASET=digits SEEDS=0-9
-	$(PY) -m rslib.env_tables build --dataset $(DATASET) --seeds $(SEEDS) --out executed/environments/$(DATASET).csv.gz
+	$(PY) -m tools.trees --dataset $(DATASET) --seeds $(SEEDS) --out executed/environments/$(DATASET).csv.gz
 
 clean: ## remove what can be made again (never the store of results, never data/)
 	rm -rf .venv executed build *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -5,11 +5,11 @@ import itertools
 
 import numpy as np
 import pytest
+from synthetic import synthetic_table
 
 from rslib import env_tables, schedule
 from rslib.complete_tree import NotInTable, nearest_action, stack, tree_shape
-from rslib.env_tables import TableError, load_tables, parse_seeds, save_tables
-from tools.bench_rl import synthetic_table
+from rslib.env_tables import TableError, load_tables, save_tables
 
 
 class FakeTree:
@@ -263,27 +263,6 @@ def test_not_converged_is_said_not_written():
         env_tables.from_tree(FakeTree(table))
 
 
-def test_a_real_tree(tmp_path, capsys):
-    """Broken: the command behind `make environments` would not build from live trees, or a second
-    call would train again (its store has all rows)."""
-    from rslib import ScheduleTree, Store
-
-    out, name = tmp_path / "digits.csv.gz", "permuteddigits"
-    command = ["build", "--dataset", name, "--seeds", "2", "--n-tasks", "3", "--workers", "1"]
-    command += ["--store", str(tmp_path / "store"), "--out", str(out)]
-    env_tables.main(command)
-    assert "1 environments of 3 tasks, M = 50: permuteddigits 2" in capsys.readouterr().out
-    first = out.read_bytes()
-    env_tables.main(command)
-    assert out.read_bytes() == first
-    tree = ScheduleTree(env_tables.policy_environment(name, 2, 3), Store(tmp_path / "store"))
-    table, path = load_tables(out, memory_size=50)[0], [(50,), (25, 25)]
-    node, row = tree.walk(path), table.walk(path)
-    assert tree.trained == 0
-    assert node.acc == pytest.approx(row.acc, abs=1e-6)
-    assert node.bwt == pytest.approx(row.bwt, abs=1e-6)
-
-
 @pytest.mark.slow
 def test_processes_build_the_same(tmp_path):
     """Broken: parallel building would give other tables than building in turn."""
@@ -303,14 +282,6 @@ def test_check_command(tmp_path, capsys):
     path = save_tables([synthetic_table(3, 4)], tmp_path / "t.csv")
     env_tables.main(["check", str(path)])
     assert "synthetic 4" in capsys.readouterr().out
-
-
-def test_parse_seeds():
-    """Broken: environments would be trained or tested on that nobody named."""
-    assert parse_seeds("0-3,20") == [0, 1, 2, 3, 20]
-    for bad in ("", "3-1", "a", "1,1", "0-2,1", "-3", "1-"):
-        with pytest.raises(ValueError):
-            parse_seeds(bad)
 
 
 def test_gz_and_plain_hold_the_same(tmp_path):

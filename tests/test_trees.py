@@ -1,0 +1,36 @@
+"""`make environments`: the command that trains whole schedule trees and saves them."""
+
+from argparse import ArgumentTypeError
+
+import pytest
+
+from rslib import ScheduleTree, Store
+from rslib.env_tables import load_tables, policy_environment
+from tools import trees
+
+
+def test_a_real_tree(tmp_path, capsys):
+    """Broken: the command behind `make environments` would not build from live trees, or a second
+    call would train again (its store has all rows)."""
+    out, name = tmp_path / "digits.csv.gz", "permuteddigits"
+    command = ["--dataset", name, "--seeds", "2", "--n-tasks", "3", "--workers", "1"]
+    command += ["--store", str(tmp_path / "store"), "--out", str(out)]
+    trees.main(command)
+    assert "1 environments of 3 tasks, M = 50: permuteddigits 2" in capsys.readouterr().out
+    first = out.read_bytes()
+    trees.main(command)
+    assert out.read_bytes() == first
+    tree = ScheduleTree(policy_environment(name, 2, 3), Store(tmp_path / "store"))
+    table, path = load_tables(out, memory_size=50)[0], [(50,), (25, 25)]
+    node, row = tree.walk(path), table.walk(path)
+    assert tree.trained == 0
+    assert node.acc == pytest.approx(row.acc, abs=1e-6)
+    assert node.bwt == pytest.approx(row.bwt, abs=1e-6)
+
+
+def test_parse_seeds():
+    """Broken: environments would be trained that the command does not name."""
+    assert trees.parse_seeds("0-3,20") == [0, 1, 2, 3, 20]
+    for bad in ("", "3-1", "a", "1,1", "0-2,1", "-3", "1-"):
+        with pytest.raises(ArgumentTypeError):
+            trees.parse_seeds(bad)
