@@ -35,28 +35,3 @@ def test_readme_says_what_the_proposals_are():
         assert Policy.load(name).propose(history, memory_size=100) == tuple(
             int(n) for n in counts.split(",")
         )
-
-
-def test_every_module_has_a_line_in_the_readme():
-    """Broken: a newcomer cannot find out what a file is for."""
-    text = (ROOT / "README.md").read_text()
-    table = text[text.index("| file of `rslib/`") :]
-    for file in (ROOT / "rslib").glob("*.py"):
-        if not file.stem.startswith("_"):
-            assert f"`{file.stem}`" in table, file.stem
-
-
-def test_core_hours_are_those_of_the_account():
-    """Broken: the README promises other run times than REPRODUCIBILITY.md has measured."""
-    spent = {}
-    for line in (ROOT / "REPRODUCIBILITY.md").read_text().splitlines():
-        if found := re.match(
-            r"\| `(\d\d)_.*\| Split MNIST \| [\d,]+ \| [\d,]+ \| ([\d.]+) \|", line
-        ):
-            spent[found[1]] = spent.get(found[1], 0.0) + float(found[2])
-    said = re.findall(
-        r"thumbnails/(\d\d)\.png.*\| (\d+\.\d\d) \|", (ROOT / "README.md").read_text()
-    )
-    assert len(said) >= 5
-    for notebook, hours in said:
-        assert float(hours) == pytest.approx(spent[notebook], abs=0.011), notebook
