@@ -21,7 +21,7 @@ ROWS ?= 6
 .PHONY: help paper-figures report test test-all lint bench lab data environments verify reproducibility pictures clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-16s %s\n", $$1, $$2}'
 
 # One stamp per set of extras: made anew when pyproject.toml changes, free when it is there.
 PIP := .venv/bin/python -m pip --disable-pip-version-check install --quiet

@@ -108,12 +108,12 @@ def _drawable(title: str, notebook: Path, dataset: str, parameters: dict[str, An
         return False
     if not dataset:
         return True
-    from rslib.runs import studies  # here: it loads torch, which running a notebook does not need
+    from rslib.runs import grid, studies  # here: it loads torch, which running a notebook does not need
 
     checked = params.check({"dataset": dataset, "profile": "paper"}, number)
     mine = [study for study in studies.STUDIES if study.notebook == number]
-    runs = [studies.stored(study, [checked]) for study in mine]
-    n_stored, n_runs = sum(map(len, runs)), sum(len(found.cells) for found in runs)
+    cells = dict.fromkeys(cell for study in mine for cell in study.cells(checked))
+    n_stored, n_runs = len(grid.lookup(cells)), len(cells)
     if n_stored == n_runs:
         return True
     some = n_stored > 0 and "train:" in _parameters_cell(notebook)
@@ -121,7 +121,7 @@ def _drawable(title: str, notebook: Path, dataset: str, parameters: dict[str, An
         parameters["train"] = False
     print(
         f"{title}: {'drawn from' if some else 'skipped,'} {n_stored} of its {n_runs} runs"
-        f"{'' if some else ' are there'}. To train the others: make paper-figures "
+        f"{'' if some else ' are stored'}. To train the others: make paper-figures "
         f'PROFILE=paper DATASETS="{dataset}" NOTEBOOKS={number}'
     )
     return some
