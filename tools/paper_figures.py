@@ -108,7 +108,10 @@ def _drawable(title: str, notebook: Path, dataset: str, parameters: dict[str, An
         return False
     if not dataset:
         return True
-    from rslib.runs import grid, studies  # here: it loads torch, which running a notebook does not need
+    from rslib.runs import (
+        grid,
+        studies,
+    )  # here: it loads torch, which running a notebook does not need
 
     checked = params.check({"dataset": dataset, "profile": "paper"}, number)
     mine = [study for study in studies.STUDIES if study.notebook == number]
