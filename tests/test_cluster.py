@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 from small_environment import small
 
-from rslib.runs.grid import Cell, GridError, run_cells
+from rslib.runs import grid
+from rslib.runs.grid import Cell, GridError
 from rslib.store import Store
 
 distributed = pytest.importorskip("distributed")
@@ -41,7 +42,7 @@ def same_rows(one: pd.DataFrame, two: pd.DataFrame) -> None:
 @pytest.fixture(scope="module")
 def serial(tmp_path_factory):
     store = Store(tmp_path_factory.mktemp("serial"), shipped=None)
-    return run_cells(CELLS, store, n_jobs=1, progress=False)
+    return grid.run(CELLS, 1, store=store, progress=False).rows
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,7 @@ def in_time(work, seconds: float = 300):
 def test_cluster_gives_the_same_rows(client, serial, tmp_path):
     """Through a client passed in, and through the address in the environment."""
     store = Store(tmp_path, shipped=None)
-    rows = in_time(lambda: run_cells(CELLS, store, executor=client, progress=False))
+    rows = in_time(lambda: grid.run(CELLS, store=store, executor=client, progress=False).rows)
     same_rows(rows, serial)
     assert rows.trained.sum() > 0 and store.check() == []
 
@@ -95,7 +96,7 @@ def test_cluster_by_its_address(client, serial, tmp_path, monkeypatch):
     monkeypatch.setenv("RSLIB_CLUSTER", client.scheduler.address)
     store = Store(tmp_path, shipped=None)
     cells = [CELLS[0], CELLS[0], *CELLS[3:5]]  # equal cells are a row each
-    rows = in_time(lambda: run_cells(cells, store, progress=False))
+    rows = in_time(lambda: grid.run(cells, store=store, progress=False).rows)
     same_rows(rows, serial.iloc[[0, 0, 3, 4]].reset_index(drop=True))
 
 
@@ -103,7 +104,7 @@ def test_failed_cells_are_named(client, tmp_path):
     cells = [CELLS[0], Cell(small(), "no-such-policy"), CELLS[3]]
     store = Store(tmp_path, shipped=None)
     with pytest.raises(GridError, match="unknown policy 'no-such-policy'") as caught:
-        in_time(lambda: run_cells(cells, store, executor=client, progress=False))
+        in_time(lambda: grid.run(cells, store=store, executor=client, progress=False).rows)
     assert caught.value.rows.seed.tolist() == [1, 2]
 
 
@@ -125,13 +126,13 @@ def test_a_killed_worker_loses_nothing(client, serial, tmp_path):
 
     killer = threading.Thread(target=kill_one, daemon=True)
     killer.start()
-    rows = in_time(lambda: run_cells(CELLS, store, executor=client, progress=False))
+    rows = in_time(lambda: grid.run(CELLS, store=store, executor=client, progress=False).rows)
     killer.join(60)
     assert len(killed) == 1
     same_rows(rows, serial)
     assert store.check() == []
     client.wait_for_workers(2, timeout=120)
     assert killed[0] not in client.run(os.getpid).values()
-    again = in_time(lambda: run_cells(CELLS, store, executor=client, progress=False))
+    again = in_time(lambda: grid.run(CELLS, store=store, executor=client, progress=False).rows)
     same_rows(again, serial)
     assert again.trained.sum() == 0

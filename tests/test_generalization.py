@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from small_environment import small
 from synthetic import synthetic_table
 
 from rslib import presets, schedule
@@ -19,7 +20,7 @@ from rslib.runs.generalization import Experiment, Trees, load_trees, plan
 from rslib.runs.scoring import CONSTANT, MEAN, ORACLE, follow
 from rslib.show.policies import policy_text
 from rslib.store import Store
-from rslib.tree import Node, NotTrained
+from rslib.tree import Node, NotTrained, ScheduleTree
 
 TINY_A2C = A2CArgs(updates=30, hidden=8)
 TINY_DQN = DQNArgs(episodes=5, hidden=8, batch_size=4)
@@ -94,9 +95,8 @@ def test_a_live_tree_trains_what_the_action_space_lacks():
 
 def test_not_converged_is_not_a_crash():
     """Broken: one diverged training would stop the whole experiment."""
-    table = synthetic_table(3, 0)
-    table.val[1, 0] = np.nan
-    assert follow(table, Policy.load("ets")).reason == "training did not converge"
+    tree = ScheduleTree(small(lr=1e30, epochs=3, n_tasks=3))
+    assert follow(tree, Policy.load("heur-gd:0.9")).reason == "training did not converge"
 
 
 def test_random_draws_per_seed_and_environment():

@@ -75,7 +75,7 @@ def test_conventions(notebook):
         assert re.fullmatch(r"\w+: \w+ = .+  # .+", line), f"not typed and commented: {line}"
     first, check, *_ = cells[1].source.split("\n\n")  # before the imports that take seconds
     assert "from rslib.runs import params" in first.splitlines()
-    assert check.startswith(f'p = params.check(globals(), notebook="{notebook.stem[:2]}"')
+    assert check.startswith("p = params.check(") and f'notebook="{notebook.stem[:2]}"' in check
     for cell in cells:
         assert not cell.outputs and cell.execution_count is None
         assert len(cell.source.splitlines()) <= 30
@@ -149,8 +149,7 @@ def test_the_figure_of_all_schedules_has_a_panel_per_seed(tmp_path):
     done = [(1, "ETS", 0.9), (2, "ETS", 0.8), (2, "MCTS", 0.85), (2, "Joint", 0.99)]
     shown = []
     namespace = dict(
-        cells=[SimpleNamespace(policy="bfs", seed=seed) for seed in found],
-        grid=SimpleNamespace(result=lambda cell: found[cell.seed]),
+        runs=SimpleNamespace(of=lambda policy: list(found.values())),
         rows=pd.DataFrame(done, columns=["seed", "label", "acc"]),
         p=SimpleNamespace(name="digits", out_dir=tmp_path),
         display=shown.append,

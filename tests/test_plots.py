@@ -307,7 +307,7 @@ frame = pd.DataFrame([
 out = sys.argv[1]
 style.savefig(figures.acc_by_setting(frame, "selection", "memory_selection"), "settings", "mnist", out)
 style.savefig(schedules.schedule_tree(4, 8), "tree", "mnist", out)
-tables.save_table(tables.summary_table(frame, ["memory_size", "label"]), "main", "mnist", out)
+tables.summary_table(frame, ["memory_size", "label"]).save("main", "mnist", out)
 """
 
 

@@ -164,7 +164,12 @@ def test_the_papers_settings_draw_what_is_there_and_train_only_what_is_named(
     monkeypatch.setenv("RSLIB_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("RSLIB_RESULTS", str(tmp_path / "results"))
     there = {"01": 8, "02": 5, "04": 6}
-    monkeypatch.setattr(studies, "progress", lambda q, number: (there.get(number, 0), 8))
+
+    def counts(dataset, number):
+        params.check({"dataset": dataset, "profile": "paper"}, number)  # a misspelt dataset raises
+        return there.get(number, 0), 8
+
+    monkeypatch.setattr(paper_figures, "stored_runs", counts)
     run, trains = [], {}
 
     def execute(notebook, out, parameters, **_):
@@ -178,9 +183,9 @@ def test_the_papers_settings_draw_what_is_there_and_train_only_what_is_named(
     assert run == ["01", "04", "09"]
     assert not trains["04"]  # a grid is drawn from the rows there are
     said = capsys.readouterr().out
-    assert "02_schedule_search digits: skipped, 5 of its 8 runs are there." in said
+    assert "02_schedule_search digits: skipped, 5 of its 8 runs are stored." in said
     assert "04_memory_selection digits: drawn from 6 of its 8 runs." in said
-    assert "05_replay_methods digits: skipped, 0 of its 8 runs are there." in said
+    assert "05_replay_methods digits: skipped, 0 of its 8 runs are stored." in said
     assert 'make paper-figures PROFILE=paper DATASETS="digits" NOTEBOOKS=02' in said
     assert "07_generalization: skipped" in said
     run.clear()
@@ -198,8 +203,8 @@ def test_the_papers_settings_draw_what_is_there_and_train_only_what_is_named(
 def test_what_a_notebook_lacks_is_counted(tmp_path, monkeypatch):
     """Broken: a notebook is called complete while some of its runs would have to be trained."""
     monkeypatch.setenv("RSLIB_STORE", str(tmp_path / "store"))
-    q = params.check({"dataset": "digits", "profile": "smoke", "n_jobs": 1}, "01")
-    cells = studies.asked(studies.single_task_replay, q)
-    assert studies.progress(q, "01") == (0, len(cells)) == (0, 8)
-    grid.run_cells(cells[:2], n_jobs=1, progress=False)
-    assert studies.progress(q, "01") == (2, 8)
+    assert paper_figures.stored_runs("digits", "01") == (0, 20)
+    paper = params.check({"dataset": "digits", "profile": "paper", "n_jobs": 1}, "01")
+    grid.run(studies.SINGLE_TASK_REPLAY.cells(paper)[:2], 1, progress=False)
+    assert paper_figures.stored_runs("digits", "01") == (2, 20)
+    assert paper_figures.stored_runs("digits", "04") == (0, 87)  # each run once: FWT has the same

@@ -40,7 +40,7 @@ def test_every_shipped_file_is_found_without_its_data(no_data):
 def test_a_study_is_drawn_from_shipped_rows_alone(no_data):
     """Broken: `make paper-figures PROFILE=paper DATASETS=notmnist` asks for images to draw numbers."""
     p = params.check(dict(dataset="notmnist", profile="paper", n_jobs=1), "01")
-    found = grid.look_up(studies.single_task_replay(p), Store())
+    found = grid.lookup(studies.SINGLE_TASK_REPLAY.cells(p), Store()).rows
     assert len(found) == 20
     first = found.iloc[0]
     path = path_text(Schedule.from_json(first.schedule).compositions)
@@ -57,7 +57,7 @@ def test_training_still_asks_for_the_data(no_data):
     with pytest.raises(data.DataError, match="notmnist is not here"):
         tree.walk()
     other = Environment("notmnist", seed=987)  # shipped for other seeds, not for this one
-    assert grid.look_up([grid.Cell(other, "ets")]).empty
+    assert not len(grid.lookup([grid.Cell(other, "ets")]))
     with pytest.raises(data.DataError, match="notmnist is not here"):
         other.class_sizes()
     with pytest.raises(params.ParameterError, match="notmnist is not here"):

@@ -332,7 +332,7 @@ def test_save_writes_tex_and_csv(tmp_path):
     ]
     assert r"\label{tab:mnist-main_results}" in paths[0].read_text()
     first = [p.read_bytes() for p in paths]
-    again = tables.save_table(tables.summary_table(FIVE), "main_results", "mnist", tmp_path)
+    again = tables.summary_table(FIVE).save("main_results", "mnist", tmp_path)
     assert first == [p.read_bytes() for p in again]
 
 

@@ -1,10 +1,13 @@
 """Sentences and verdicts: they must follow from the numbers, whatever the numbers are."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 
+from rslib.runs.grid import Runs
+from rslib.runs.studies import MEMORY_SELECTION, TINY_MEMORY
 from rslib.show import tables, verdicts
 from rslib.show.published import welch_tests
 
@@ -19,13 +22,24 @@ def rows(mcts=(0.98, 0.97), ets=(0.96, 0.98), dataset="mnist", others=()):
     return pd.DataFrame(found)
 
 
+def compared(found, study=MEMORY_SELECTION):
+    """The rows as a grid returns them, beside the paper's."""
+    return verdicts.compare(study, as_runs(found))
+
+
+def as_runs(found):
+    seeds = found["seed"] if len(found) else []
+    cells = [SimpleNamespace(environment=SimpleNamespace(seed=seed)) for seed in seeds]
+    return Runs(cells, found, None)
+
+
 def test_words_follow_the_numbers():
     """Broken: the text under a figure says what the paper found, not what was found here."""
-    ahead = verdicts.compared(rows(), against=("ETS",))
+    ahead = verdicts.paired_text(rows(), against=("ETS",))
     assert "0.50 points ahead of ETS (97.00 ± 1.00 %), better on 1 of 2 seeds" in ahead
-    behind = verdicts.compared(rows(mcts=(0.90, 0.91)), against=("ETS",))
+    behind = verdicts.paired_text(rows(mcts=(0.90, 0.91)), against=("ETS",))
     assert "6.50 points behind ETS" in behind and "better on 0 of 2 seeds" in behind
-    assert "level with" in verdicts.compared(rows(mcts=(0.96, 0.98)), against=("ETS",))
+    assert "level with" in verdicts.paired_text(rows(mcts=(0.96, 0.98)), against=("ETS",))
 
 
 def test_the_best_moment_in_the_mean_and_on_single_seeds():
@@ -42,11 +56,11 @@ def test_the_best_moment_in_the_mean_and_on_single_seeds():
 
 def test_words_without_something_to_compare():
     """Broken: one seed, a missing method or a diverged run crashes the last cell of a notebook."""
-    one = verdicts.compared(rows(mcts=(0.98,), ets=(0.96,)), against=("ETS", "Random"))
+    one = verdicts.paired_text(rows(mcts=(0.98,), ets=(0.96,)), against=("ETS", "Random"))
     assert "no test" in one and "Random" not in one
-    assert "MCTS has not been run" in verdicts.compared(rows().query("label == 'ETS'"))
+    assert "MCTS has not been run" in verdicts.paired_text(rows().query("label == 'ETS'"))
     lost = rows().assign(converged=lambda r: r["seed"] == 1)
-    assert "better on 1 of 1 seeds" in verdicts.compared(lost, against=("ETS",))
+    assert "better on 1 of 1 seeds" in verdicts.paired_text(lost, against=("ETS",))
 
 
 def test_the_caption_of_a_picture_follows_its_numbers():
@@ -76,38 +90,37 @@ def test_verdict_rule():
     assert verdicts.verdict(97.0, 97.93, 0.56, n=1) == "-"  # one seed says nothing of a mean
 
 
-def test_against_paper_takes_only_cells_the_paper_has():
+def test_only_cells_the_paper_has_are_judged():
     """Broken: an embedded dataset is judged against a number that is not its own."""
-    table = tables.summary_table(rows(), ("selection", "label"), paper_table="memory_selection")
-    judged = verdicts.against_paper(table, "test")
+    judged = compared(rows()).cells
     assert set(judged.frame["schedule"]) == {"MCTS", "ETS"} and len(judged.frame) == 4
     mcts = judged.frame.query("schedule == 'MCTS' and metric == 'ACC'").iloc[0]
     assert mcts["paper"].startswith("97.93") and mcts["verdict"] == "reproduced"
     assert set(judged.frame["dataset"]) == {"Split MNIST"}  # in the paper's words
-    assert "of 4** cells are reproduced" in verdicts.counted(judged)
-    ours = tables.summary_table(
-        rows(dataset="digits"), ("selection", "label"), paper_table="memory_selection"
-    )
-    assert "No cell has a counterpart" in verdicts.counted(verdicts.against_paper(ours, "test"))
+    assert "of 4** cells are reproduced" in verdicts.count_reproduced(judged)
+    ours = compared(rows(dataset="digits"))
+    assert "No cell has a counterpart" in verdicts.count_reproduced(ours.cells)
+    assert ours.judged() == []
 
 
 def test_winners_are_the_best_means_here_and_in_the_paper():
     """Broken: a table says MCTS wins as published when equal shares won here, or after one seed."""
 
-    def judged(others=("Random", "Heur-GD"), **changes):
-        found = rows(others=others, **changes)
-        table = tables.summary_table(found, ("selection", "label"), paper_table="memory_selection")
-        return verdicts.winners(table, "test", "memory_selection")
+    def winners(others=("Random", "Heur-GD"), **changes):
+        return compared(rows(others=others, **changes)).winners.frame
 
-    (won,) = judged().frame.to_dict("records")
+    (won,) = winners().to_dict("records")
     assert (won["best here"], won["best in the paper"]) == ("MCTS 97.50", "MCTS 97.93")
     assert won["selection"] == "Uniform" and won["verdict"] == "reproduced"
-    (lost,) = judged(mcts=(0.90, 0.91)).frame.to_dict("records")
+    (lost,) = winners(mcts=(0.90, 0.91)).to_dict("records")
     assert (lost["best here"], lost["verdict"]) == ("ETS 97.00", "another")
-    assert "**0 of 1** winners" in verdicts.counted(judged(mcts=(0.90, 0.91)))
-    assert judged(mcts=(0.98,)).frame["verdict"].tolist() == ["-"]
-    assert judged(mcts=()).frame.empty and judged(others=("Random",)).frame.empty  # not all run
-    assert judged(mcts=(np.nan, np.nan)).frame.empty  # nor has it where nothing converged
+    said = [
+        count for _, count in compared(rows((0.90, 0.91), others=("Random", "Heur-GD"))).judged()
+    ]
+    assert any("**0 of 1** winners" in count for count in said)
+    assert winners(mcts=(0.98,))["verdict"].tolist() == ["-"]
+    assert winners(mcts=()).empty and winners(others=("Random",)).empty  # not all run
+    assert winners(mcts=(np.nan, np.nan)).empty  # nor has it where nothing converged
 
 
 def test_verdict_rule_of_a_test():
@@ -124,48 +137,26 @@ def test_verdict_rule_of_a_test():
 
 def test_tests_beside_the_papers():
     """Broken: our test is judged against another comparison's, or against a dataset's it is not."""
-    table = tables.welch_table(
-        rows(),
-        against=("ETS",),
-        group_keys=("dataset", "selection"),
-        paper_table="memory_selection",
-    )
-    (line,) = verdicts.tests_against_paper(table, "test").frame.to_dict("records")
+    found = compared(rows())
+    (line,) = [t for t in found.tests.frame.to_dict("records") if t["comparison"] == "MCTS vs ETS"]
     theirs = welch_tests().query(
         "table == 'memory_selection' and dataset == 'mnist' and group == 'Uniform'"
         " and comparison == 'MCTS vs ETS'"
     )
-    assert (line["selection"], line["comparison"]) == ("Uniform", "MCTS vs ETS")
+    assert line["selection"] == "Uniform"
     assert line["paper"] == f"t = {theirs['t'].item():.2f}, p = {theirs['p'].item():.3f}"
-    assert "of 1** tests are reproduced" in verdicts.counted(
-        verdicts.tests_against_paper(table, "test")
-    )
+    assert any("of 1** tests are reproduced" in count for _, count in found.judged())
 
 
 def test_side_by_side_saves_cells_and_tests(tmp_path):
-    """Broken: 09 shows a table that is not in tables/paper, or tests nobody asked for."""
-    keys = ("selection", "label")
+    """Broken: 09 shows a table that is not in tables/paper, or tests that a study does not have."""
     whole = rows(others=("Random", "Heur-GD"))
-    said = verdicts.side_by_side(whole, "memory_selection", tmp_path, "T", keys, ("ETS",))
+    said = verdicts.side_by_side(MEMORY_SELECTION, as_runs(whole), tmp_path)
     names = {path.name for path in (tmp_path / "tables" / "paper").iterdir()}
     kinds = ("", "_verdicts", "_winners", "_welch", "_welch_verdicts")
     assert {f"memory_selection{kind}.tex" for kind in kinds} <= names
     assert "cells are reproduced" in said and "tests are reproduced" in said
-    plain = verdicts.side_by_side(rows(), "memory_selection", tmp_path, "T", keys, ())
-    assert "tests are" not in plain
-    assert "Not run" in verdicts.side_by_side(pd.DataFrame(), "tiny_memory", tmp_path, "T")
-
-
-def exhaustive(accs: list[float], seed: int) -> SimpleNamespace:
-    """A BFS result, as far as it is asked."""
-    environment = SimpleNamespace(seed=seed)
-    return SimpleNamespace(accs=np.array(accs), node=SimpleNamespace(environment=environment))
-
-
-def test_where_methods_stand_among_all_schedules():
-    """Broken: a method is placed among the schedules of another seed, or beside itself."""
-    done = pd.DataFrame({"seed": [1, 2], "label": "ETS", "acc": [0.95, 0.80]})
-    said = verdicts.among_all([exhaustive([0.90, 0.95, 0.97, 0.94], seed=1)], done)
-    assert "the 4 schedules end between 90.00% and 97.00%, on average at 94.00%" in said
-    assert "better than: ETS 2 (95.00%)." in said  # 90 and 94; not its own 95
-    assert "BFS was not run" in verdicts.among_all([], done)
+    untested = replace(MEMORY_SELECTION, against=())
+    assert "tests are" not in verdicts.side_by_side(untested, as_runs(rows()), tmp_path)
+    nothing = verdicts.side_by_side(TINY_MEMORY, as_runs(pd.DataFrame()), tmp_path)
+    assert "Not run" in nothing

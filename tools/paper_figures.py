@@ -108,15 +108,7 @@ def _drawable(title: str, notebook: Path, dataset: str, parameters: dict[str, An
         return False
     if not dataset:
         return True
-    from rslib.runs import (
-        grid,
-        studies,
-    )  # here: it loads torch, which running a notebook does not need
-
-    checked = params.check({"dataset": dataset, "profile": "paper"}, number)
-    mine = [study for study in studies.STUDIES if study.notebook == number]
-    cells = dict.fromkeys(cell for study in mine for cell in study.cells(checked))
-    n_stored, n_runs = len(grid.lookup(cells)), len(cells)
+    n_stored, n_runs = stored_runs(dataset, number)
     if n_stored == n_runs:
         return True
     some = n_stored > 0 and "train:" in _parameters_cell(notebook)
@@ -128,6 +120,16 @@ def _drawable(title: str, notebook: Path, dataset: str, parameters: dict[str, An
         f'PROFILE=paper DATASETS="{dataset}" NOTEBOOKS={number}'
     )
     return some
+
+
+def stored_runs(dataset: str, number: str) -> tuple[int, int]:
+    """How many of a notebook's runs with the paper's settings are stored, and of how many."""
+    from rslib.runs import grid, studies  # here: it loads torch, which running a notebook does not
+
+    p = params.check({"dataset": dataset, "profile": "paper"}, number)
+    mine = [study for study in studies.STUDIES if study.notebook == number]
+    cells = dict.fromkeys(cell for study in mine for cell in study.cells(p))
+    return len(grid.lookup(cells)), len(cells)
 
 
 def _run(

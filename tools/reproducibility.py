@@ -81,8 +81,8 @@ def report() -> str:
     lines += [f"*Winners are {verdicts.WINNER_RULE}.*", f"*Tests are {verdicts.TEST_RULE}.*"]
     lines += [f"*`-`: not judged, because there are fewer than {verdicts.FEWEST} seeds.*", ""]
     lines += ["## Every cell that has a counterpart\n", *details] if details else []
-    lines += _means_that_differ(compared) + _tests_that_differ(compared)
-    lines += _figure_1(datasets) + _policies() + _pictures()
+    lines += means_that_differ(compared) + tests_that_differ(compared)
+    lines += figure_1(datasets) + _policies() + _pictures()
     return "\n".join([*lines, costs.account(datasets)])
 
 
@@ -106,7 +106,7 @@ def _how_much(study: Study, datasets: list[Parameters], rows: pd.DataFrame) -> s
 # -- what differs ----------------------------------------------------------------------------------
 
 
-def _means_that_differ(compared: list[Comparison]) -> list[str]:
+def means_that_differ(compared: list[Comparison]) -> list[str]:
     """Every mean (ACC; BWT goes with it) that is off, seed by seed, with the likely reason."""
     reasons, lines = read_reasons(), []
     for found in compared:
@@ -142,7 +142,7 @@ def read_reasons(file: Path = REPOSITORY / "docs" / "differences.md") -> dict[fr
     return reasons
 
 
-def _tests_that_differ(compared: list[Comparison]) -> list[str]:
+def tests_that_differ(compared: list[Comparison]) -> list[str]:
     """Every Welch test that answers otherwise: which of the two means, or which spread, moved."""
     lines = []
     for found in compared:
@@ -167,7 +167,7 @@ def _tests_that_differ(compared: list[Comparison]) -> list[str]:
     return ["## Tests that differ, and what moved\n", *lines, ""] if lines else []
 
 
-def _figure_1(datasets: list[Parameters]) -> list[str]:
+def figure_1(datasets: list[Parameters]) -> list[str]:
     """Figure 1 in numbers. The paper has one run and so no deviation to judge by: both are shown."""
     rows = studies.stored(
         studies.SINGLE_TASK_REPLAY, [q for q in datasets if q.dataset == "mnist"]
