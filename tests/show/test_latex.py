@@ -3,12 +3,12 @@
 import itertools
 import re
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from rslib.files import REPOSITORY
 from rslib.show import published, tables
 
 pytestmark = [
@@ -131,7 +131,7 @@ def test_the_tables_of_a_smoke_run_compile_and_fit(tmp_path, monkeypatch):
     import papermill
 
     monkeypatch.setenv("RSLIB_STORE", str(tmp_path / "store"))
-    notebooks = Path(__file__).parents[1] / "notebooks"
+    notebooks = REPOSITORY / "notebooks"
     tabled = sorted(notebooks.glob("0[1-9]_*.ipynb"))  # 00 makes no table
     for notebook in tabled:
         wanted = dict(profile="smoke", out_dir=str(tmp_path), n_jobs=1)

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rslib import data
+from rslib import data, files
 from rslib.data import fetch, known, sources
 
 IDX = known.IDX
@@ -61,7 +61,7 @@ def own(tmp_path, monkeypatch):
 
 def shared() -> Path:
     for root in [*os.environ.get("RSLIB_DATA", "").split(os.pathsep), None]:
-        path = Path(root) if root else Path(__file__).parents[2] / "shared" / "data"
+        path = Path(root) if root else files.REPOSITORY.parent / "shared" / "data"
         if (path / "notMNIST").is_dir():
             return path
     pytest.skip("the shared data folder is not here")
@@ -443,7 +443,7 @@ def test_mnist_and_fashion_mnist_arrive_and_are_canonical(empty, name, labels):
 def test_the_command_line_gets_mnist():
     """Broken: `python -m rslib.data get mnist` does not do what the README says."""
     command = [sys.executable, "-m", "rslib.data", "get", "mnist"]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=files.REPOSITORY)
     assert ended.returncode == 0, ended.stderr
     assert "60000 + 10000" in ended.stdout and "Traceback" not in ended.stderr
 

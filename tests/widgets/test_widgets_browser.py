@@ -3,7 +3,6 @@
 import re
 import shutil
 import time
-from pathlib import Path
 
 import papermill
 import pytest
@@ -13,12 +12,13 @@ pytest.importorskip("playwright")
 import lab_browser as lab
 
 from rslib import Environment, Schedule, ScheduleTree, Store, run_policy
+from rslib.files import REPOSITORY
 from rslib.widgets.known import KnownSchedules, ReplayedSearch
 from tools import report
 
 pytestmark = pytest.mark.browser
 
-START = Path(__file__).parents[1] / "notebooks" / "start.ipynb"
+START = REPOSITORY / "notebooks" / "start.ipynb"
 PLAY, INSPECT, EXPLORE = ".rslib-play", ".rslib-inspect", ".rslib-explore"
 
 

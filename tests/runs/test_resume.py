@@ -13,11 +13,12 @@ import psutil
 import pytest
 from nbclient.exceptions import DeadKernelError
 
+from rslib.files import REPOSITORY
 from rslib.runs import grid, params, studies
 from rslib.schedule import UNTRAINED
 from tools import paper_figures
 
-NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "04_memory_selection.ipynb"
+NOTEBOOK = REPOSITORY / "notebooks" / "04_memory_selection.ipynb"
 PATIENCE = 300  # seconds that anything may take on a busy machine
 
 
