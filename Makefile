@@ -18,7 +18,7 @@ SEEDS ?= 0-9
 ROWS ?= 6
 
 .DEFAULT_GOAL := help
-.PHONY: help paper-figures report test test-all lint bench lab data environments verify reproducibility pictures clean
+.PHONY: help paper-figures report test test-all lint bench lab data environments verify reproducibility pictures house clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-16s %s\n", $$1, $$2}'
@@ -73,6 +73,9 @@ reproducibility: .venv/.installed ## write REPRODUCIBILITY.md from the rows ther
 pictures: .venv/.installed ## the figures of the shipped results into docs/results: DATASETS="mnist"
 	$(PY) -m tools.paper_figures --profile paper --datasets "$(or $(DATASETS),mnist)" --out-dir build --executed build/executed
 	for d in $(or $(DATASETS),mnist) paper; do mkdir -p docs/results/$$d && cp build/figures/$$d/*.png docs/results/$$d/; done
+
+house: .venv/.installed ## draw the rooms of rslib, from its imports, into docs/house.png
+	$(PY) -m tools.house
 
 environments: .venv/.installed ## tables of whole schedule trees for policy learning: DATASET=digits SEEDS=0-9
 	$(PY) -m tools.trees --dataset $(DATASET) --seeds $(SEEDS) --out executed/environments/$(DATASET).csv.gz

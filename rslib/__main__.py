@@ -4,9 +4,9 @@
     python -m rslib store                     list, export, prune or check stored results
     python -m rslib propose heur-gd:0.96 accuracies.csv --memory 100
 
-`propose` is what an engineer calls once per retraining. Line t of the CSV holds the validation accuracies
-of the tasks 1..t after learning task t, as fractions of 1; the answer is how many samples of each old task
-to replay next. The policy is a rule or the file of a trained policy.
+`propose` is what an engineer calls once per retraining. Line t of the CSV holds the validation
+accuracies of the tasks 1..t after learning task t, as fractions of 1; the answer is how many samples of
+each old task to replay next. The policy is a rule or the file of a trained policy.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import sqrt
 
 import torch
@@ -32,7 +32,7 @@ from tqdm.auto import tqdm
 
 from rslib import schedule
 from rslib.complete_tree import CompleteTree, stack
-from rslib.policies.learned import LearnedPolicy
+from rslib.policies.learned import LearnedPolicy, one_thread, training_config
 from rslib.seeding import torch_rng
 
 FORBIDDEN = -1e8  # the logit of a masked action: finite, so that 0 * log(0) is 0 in the entropy
@@ -196,24 +196,13 @@ def sample(logits: torch.Tensor, n_allowed: int, gumbel: torch.Tensor) -> torch.
     return (logits[:, :n_allowed] + gumbel[:, :n_allowed]).argmax(dim=1)
 
 
-@torch.no_grad()
+@one_thread
 def train(
     trees: Sequence[CompleteTree], args: A2CArgs | None = None, seed: int = 0, progress: bool = True
 ) -> tuple[LearnedPolicy, list[dict]]:
-    """Train a policy on complete trees; returns it as it is after the last update, and its learning
-    curve. The same seed gives the same bits on one thread, so one thread is set while this runs."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    # The optimizer's averages of parameters that are rarely used fade through denormal numbers,
-    # which take a hundred times longer. Left on, as the learner does: torch cannot say what it was.
-    torch.set_flush_denormal(True)
-    try:
-        return _train(trees, args or A2CArgs(), seed, progress)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _train(trees, args, seed, progress):
+    """Train a policy on complete trees; returns it as it is after the last update, and its
+    learning curve. The same seed gives the same bits."""
+    args = args or A2CArgs()
     arrays = stack(trees)
     shape, n_envs, n_steps = arrays.shape, len(trees), args.n_steps
     n_inner, n_actions = shape.n_inner, shape.child.shape[1]
@@ -269,13 +258,6 @@ def _train(trees, args, seed, progress):
                 }
             )
             finals = []
-    config = {
-        "agent": "a2c",
-        "seed": seed,
-        "arguments": asdict(args),
-        "environments": [[t.dataset, t.seed] for t in trees],
-        "memory_size": trees[0].memory_size,
-        "torch": torch.__version__,
-    }
+    config = training_config("a2c", seed, args, trees)
     weights = [w.clone() for w in agent.policy.weights]
     return LearnedPolicy(weights, "tanh", config, "A2C", name), curve

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +32,7 @@ from tqdm.auto import tqdm
 
 from rslib import schedule
 from rslib.complete_tree import CompleteTree, stack
-from rslib.policies.learned import LearnedPolicy
+from rslib.policies.learned import LearnedPolicy, one_thread, training_config
 from rslib.seeding import torch_rng
 
 
@@ -150,24 +150,13 @@ def best_values(q: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
     return q.masked_fill(~allowed, -torch.inf).amax(dim=1)
 
 
-@torch.no_grad()
+@one_thread
 def train(
     trees: Sequence[CompleteTree], args: DQNArgs | None = None, seed: int = 0, progress: bool = True
 ) -> tuple[LearnedPolicy, list[dict]]:
-    """Train a policy on complete trees; returns it as it is after the last episode, and its learning
-    curve. The same seed gives the same bits on one thread, so one thread is set while this runs."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    # The optimizer's averages of parameters that are rarely used fade through denormal numbers,
-    # which take a hundred times longer. Left on, as the learner does: torch cannot say what it was.
-    torch.set_flush_denormal(True)
-    try:
-        return _train(trees, args or DQNArgs(), seed, progress)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _train(trees, args, seed, progress):
+    """Train a policy on complete trees; returns it as it is after the last episode, and its
+    learning curve. The same seed gives the same bits."""
+    args = args or DQNArgs()
     arrays = stack(trees)
     shape, n_envs = arrays.shape, len(trees)
     n_rows, n_inner, n_actions = shape.first[-1], shape.n_inner, shape.child.shape[1]
@@ -225,14 +214,7 @@ def _train(trees, args, seed, progress):
                     "seconds": time.perf_counter() - started,
                 }
             )
-    config = {
-        "agent": "dqn",
-        "seed": seed,
-        "arguments": asdict(args),
-        "environments": [[t.dataset, t.seed] for t in trees],
-        "memory_size": trees[0].memory_size,
-        "torch": torch.__version__,
-    }
+    config = training_config("dqn", seed, args, trees)
     *below, w3, b3 = network.weights
     weights = [w.clone() for w in (*below, w3.T.contiguous(), b3)]
     return LearnedPolicy(weights, "relu", config, "DQN", name), curve

@@ -7,16 +7,22 @@ tasks seen so far is taken. So it knows a number of tasks, and refuses to plan b
 
 from __future__ import annotations
 
+import functools
 import io
 import json
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 from rslib import files, schedule
+from rslib.complete_tree import CompleteTree
 from rslib.policies import Policy, matrix
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class TooManyTasks(ValueError):
@@ -92,3 +98,36 @@ class LearnedPolicy(Policy):
 
     def __repr__(self) -> str:
         return f"LearnedPolicy({self.label}, {self.n_tasks} tasks, {self.name})"
+
+
+def one_thread(train: Callable[P, R]) -> Callable[P, R]:
+    """Run a training on one thread and without autograd; more threads would change the bits."""
+
+    @functools.wraps(train)
+    @torch.no_grad()
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        # The optimizer's averages of parameters that are rarely used fade through denormal numbers,
+        # which take a hundred times longer. Left on: torch cannot say what it was before.
+        torch.set_flush_denormal(True)
+        try:
+            return train(*args, **kwargs)
+        finally:
+            torch.set_num_threads(threads)
+
+    return wrapper
+
+
+def training_config(
+    agent: str, seed: int, args: Any, trees: Sequence[CompleteTree]
+) -> dict[str, Any]:
+    """What a policy's file says of its training."""
+    return {
+        "agent": agent,
+        "seed": seed,
+        "arguments": asdict(args),
+        "environments": [[tree.dataset, tree.seed] for tree in trees],
+        "memory_size": trees[0].memory_size,
+        "torch": torch.__version__,
+    }
