@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rslib.data import load
     from rslib.environment import Environment
     from rslib.schedule import Schedule
-    from rslib.search import Result, bfs, mcts, random_best, run_policy
+    from rslib.search import Result, bfs, mcts, random_best, run_policy, surrogate
     from rslib.store import Store
     from rslib.tree import Node, ScheduleTree
 
@@ -26,6 +26,7 @@ _HOME = {
     "mcts": "search",
     "random_best": "search",
     "run_policy": "search",
+    "surrogate": "search",
     "Store": "store",
     "Node": "tree",
     "ScheduleTree": "tree",
@@ -43,6 +44,7 @@ __all__ = [
     "mcts",
     "random_best",
     "run_policy",
+    "surrogate",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Finding good schedules: Monte Carlo tree search, breadth-first search, and the honest controls.
+"""Finding good schedules: MCTS, surrogate search, breadth-first search, and the honest controls.
 
 Everything here walks a `ScheduleTree` and reports a `Result`: the best schedule by validation with
 the test accuracies of that same run. `run_policy` follows one policy, `random_best` is the control
@@ -8,8 +8,9 @@ A search with fewer rollouts is a prefix of one with more.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -18,9 +19,11 @@ from numpy.typing import ArrayLike
 from tqdm.auto import tqdm
 
 from rslib.complete_tree import CompleteTree
+from rslib.gaussian_process import expected_improvement
 from rslib.policies import Policy
 from rslib.schedule import (
     Composition,
+    Path,
     Schedule,
     ScheduleError,
     n_actions,
@@ -29,6 +32,9 @@ from rslib.schedule import (
 )
 from rslib.seeding import rng as derived_rng
 from rslib.tree import Node, ScheduleTree
+
+Tree = ScheduleTree | CompleteTree
+OnRollout = Callable[[int, Node, int], None]
 
 EXPLORATION = 0.1  # C in the paper's UCT
 ENUMERABLE = 5_000  # a node with more children draws them one by one instead of listing them
@@ -98,7 +104,7 @@ def _best(policy: str, label: str, nodes: Sequence[Node], trained: int) -> Resul
 
 
 def follow(
-    tree: ScheduleTree | CompleteTree,
+    tree: Tree,
     policy: Policy,
     draws: Callable[[int], np.random.Generator] | None = None,
     fit: Callable[[Composition], Composition] | None = None,
@@ -120,7 +126,7 @@ def follow(
     return node
 
 
-def run_policy(tree: ScheduleTree, policy: str | Policy | Schedule) -> Result:
+def run_policy(tree: Tree, policy: str | Policy | Schedule) -> Result:
     """The result of one policy, or of one fixed schedule.
 
     tree: where to walk; tasks that its store lacks are trained.
@@ -130,28 +136,82 @@ def run_policy(tree: ScheduleTree, policy: str | Policy | Schedule) -> Result:
     if isinstance(policy, Schedule):
         if policy.n_tasks != tree.n_tasks:
             raise ScheduleError(f"a schedule for {policy.n_tasks} tasks, but {tree.n_tasks} tasks")
-        return _best("fixed", "Fixed", [tree.walk(policy)], tree.trained - before)
+        return _best("fixed", "Fixed", [tree.walk(policy.compositions)], tree.trained - before)
     policy = Policy.load(policy)
     return _best(policy.name, policy.label, [follow(tree, policy)], tree.trained - before)
 
 
-def random_best(tree: ScheduleTree, iterations: int = 100, progress: bool = False) -> Result:
+# -- what a search may cost -------------------------------------------------------------------------
+
+
+class Budget:
+    """How far a search may go: a number of rollouts, or of trainings, or both.
+
+    A training is a node that this search has not visited before, whatever the store already knows: so
+    that searches are compared at equal cost, and a search with less is a prefix of one with more.
+    """
+
+    def __init__(self, iterations: int | None, trainings: int | None, default: int = 100):
+        for name, value in (("iterations", iterations), ("trainings", trainings)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        self.rollouts = default if iterations is None and trainings is None else iterations
+        self.trainings = trainings
+        self.visited: set[Path] = set()
+        self.n_free = 0  # rollouts in a row that cost nothing
+
+    def cost(self, path: Path) -> int:
+        """How many nodes on the way to a leaf are new."""
+        return sum(path[:k] not in self.visited for k in range(len(path) + 1))
+
+    def allows(self, path: Path) -> bool:
+        """Whether this rollout fits; if it does, it is counted."""
+        cost = self.cost(path)
+        if self.trainings is not None and len(self.visited) + cost > self.trainings:
+            return False
+        self.n_free = 0 if cost else self.n_free + 1
+        self.visited |= {path[:k] for k in range(len(path) + 1)}
+        return True
+
+    def numbers(self, title: str, progress: bool) -> Iterator[int]:
+        """Rollouts from 0 on, with a bar; 1,000 that cost nothing end a search that counts trainings."""
+        some = range(self.rollouts) if self.rollouts is not None else itertools.count()
+        for i in tqdm(some, title, disable=not progress):
+            if self.n_free >= 1000:
+                return
+            yield i
+
+
+def random_best(
+    tree: Tree, iterations: int | None = None, progress: bool = False, trainings: int | None = None
+) -> Result:
     """The best by validation of some random schedules: what a search has to beat.
 
-    tree: where to walk. iterations: how many schedules are drawn. progress: show a bar.
+    tree: where to walk. iterations: how many schedules are drawn; 100 unless `trainings` bounds the
+        cost. progress: show a bar.
     """
-    if iterations < 1:
-        raise ValueError(f"Random-best needs at least one schedule, got {iterations}")
-    before = tree.trained
-    runs = tqdm(range(iterations), "Random-best", disable=not progress)
-    nodes = [run_policy(tree, f"random:{i}").node for i in runs]
+    budget, nodes, before = Budget(iterations, trainings), [], tree.trained
+    for i in budget.numbers("Random-best", progress):
+        path = _random_schedule(tree, i)
+        if not budget.allows(path):
+            break
+        nodes.append(tree.walk(path))
     return _best("random-best", "Random-best", nodes, tree.trained - before)
+
+
+def _random_schedule(tree: Tree, draw: int) -> Path:
+    """The schedule of the policy "random:<draw>", which looks at no accuracy."""
+    policy, path = Policy.load(f"random:{draw}"), []
+    for k in range(1, tree.n_tasks):
+        rng = policy.draws(tree.environment.seed, k)
+        path.append(policy.propose(np.ones((k, k)), tree.budget(k), tree.available(k), rng))
+    return tuple(path)
 
 
 # -- breadth-first search --------------------------------------------------------------------------
 
 
-def bfs(tree: ScheduleTree, progress: bool = False) -> Result:
+def bfs(tree: Tree, progress: bool = False) -> Result:
     """The best by validation of every schedule in the action space: 1,050 for 5 tasks.
 
     tree: where to walk; more than 200,000 schedules (7 tasks) are refused. progress: show a bar.
@@ -177,32 +237,37 @@ class SearchNode:
     best: float = -math.inf
     children: dict[Composition, SearchNode] = field(default_factory=dict)
 
-    def uct(self, child: SearchNode) -> float:
+    def uct(self, child: SearchNode, exploration: float = EXPLORATION) -> float:
         """The paper's Equation for UCT, with q the best reward below the child."""
-        return child.best + EXPLORATION * math.sqrt(2 * math.log(self.visits) / child.visits)
+        return child.best + exploration * math.sqrt(2 * math.log(self.visits) / child.visits)
 
 
 def mcts(
-    tree: ScheduleTree,
-    iterations: int = 100,
+    tree: Tree,
+    iterations: int | None = None,
     seed: int | None = None,
     progress: bool = False,
-    on_rollout: Callable[[int, Node, int], None] | None = None,
+    on_rollout: OnRollout | None = None,
+    trainings: int | None = None,
+    exploration: float = EXPLORATION,
 ) -> Result:
     """Monte Carlo tree search for a schedule (paper Section 3.2 and Appendix A.1).
 
     tree: where to walk; its environment's seed also seeds the search unless `seed` is given.
-    iterations: rollouts, each of which walks one schedule to its end. progress: show a bar.
+    iterations: rollouts, each of which walks one schedule to its end; 100 unless `trainings` bounds
+        the cost. progress: show a bar.
     on_rollout: called after every rollout with its number from 0, its leaf, and how many compositions
         of the path the search chose itself (the rest was drawn).
+    exploration: C of UCT.
     """
-    if iterations < 1:
-        raise ValueError(f"MCTS needs at least one rollout, got {iterations}")
     draws = derived_rng(tree.environment.seed if seed is None else seed, "mcts")
-    root, nodes, before = SearchNode(), [], tree.trained
-    for i in tqdm(range(iterations), "MCTS", disable=not progress):
-        visited, path = _select(tree, root, draws)
-        node = tree.walk(_roll_out(tree, path, draws))
+    budget, root, nodes, before = Budget(iterations, trainings), SearchNode(), [], tree.trained
+    for i in budget.numbers("MCTS", progress):
+        visited, path = _select(tree, root, draws, exploration)
+        schedule = tuple(_roll_out(tree, path, draws))
+        if not budget.allows(schedule):
+            break
+        node = tree.walk(schedule)
         reward = node.reward if node.converged else 0.0  # a diverged run is as bad as it gets
         for search_node in visited:
             search_node.visits += 1
@@ -214,7 +279,7 @@ def mcts(
 
 
 def _select(
-    tree: ScheduleTree, root: SearchNode, draws: np.random.Generator
+    tree: Tree, root: SearchNode, draws: np.random.Generator, exploration: float
 ) -> tuple[list[SearchNode], list[Composition]]:
     """Down the search tree by UCT until a new child is added or a leaf is reached."""
     visited, path = [root], []
@@ -224,14 +289,14 @@ def _select(
         if new is not None:
             node.children[new] = SearchNode()
             return [*visited, node.children[new]], [*path, new]
-        best = max(node.children, key=lambda c: node.uct(node.children[c]))
+        best = max(node.children, key=lambda c: node.uct(node.children[c], exploration))
         visited.append(node.children[best])
         path.append(best)
     return visited, path
 
 
 def _unvisited_child(
-    tree: ScheduleTree, node: SearchNode, k: int, draws: np.random.Generator
+    tree: Tree, node: SearchNode, k: int, draws: np.random.Generator
 ) -> Composition | None:
     """A composition not tried here yet, uniformly at random; None when all have been."""
     if n_actions(k) <= ENUMERABLE:
@@ -246,9 +311,7 @@ def _unvisited_child(
     return None
 
 
-def _roll_out(
-    tree: ScheduleTree, path: list[Composition], draws: np.random.Generator
-) -> list[Composition]:
+def _roll_out(tree: Tree, path: list[Composition], draws: np.random.Generator) -> list[Composition]:
     """To a leaf by uniformly drawn actions."""
     path = list(path)
     while len(path) < tree.n_tasks - 1:
@@ -257,12 +320,87 @@ def _roll_out(
     return path
 
 
+# -- surrogate search ------------------------------------------------------------------------------
+
+LISTABLE = 5_000  # a tree with more schedules draws candidates instead of weighing all of them
+Score = Callable[[Sequence[Path], np.ndarray, Sequence[Path]], np.ndarray]
+
+
+def surrogate(
+    tree: Tree,
+    iterations: int | None = None,
+    seed: int | None = None,
+    progress: bool = False,
+    on_rollout: OnRollout | None = None,
+    trainings: int | None = None,
+    score: Score = expected_improvement,
+) -> Result:
+    """Search with a model of what untried schedules will give (`rslib.gaussian_process`).
+
+    After a few random schedules, the next one is always the candidate with the highest expected
+    improvement over the best so far. Where all schedules can be listed they are all candidates;
+    elsewhere some are drawn, near the best ones and far from them, and the improvement is divided by
+    the number of new trainings, because the tree keeps every prefix that it has been along.
+
+    tree, iterations, seed, progress, on_rollout, trainings: as for `mcts`; the search chooses all
+        compositions of a path itself. score: what replaces the expected improvement, for controls.
+    """
+    draws = derived_rng(tree.environment.seed if seed is None else seed, "surrogate")
+    n_schedules = math.prod(n_actions(k) for k in range(1, tree.n_tasks))
+    every = _all_schedules(tree) if n_schedules <= LISTABLE else None
+    budget, nodes, before = Budget(iterations, trainings), [], tree.trained
+    rewards: dict[Path, float] = {}
+    for i in budget.numbers("Surrogate", progress):
+        if every is not None:
+            candidates = [path for path in every if path not in rewards]
+        else:
+            candidates = _near_and_far(tree, rewards, draws)
+        if not candidates:
+            break  # every schedule has been tried
+        if i < (8 if every is not None else 4):
+            path = candidates[draws.integers(len(candidates))]
+        else:
+            values = score(list(rewards), np.array(list(rewards.values())), candidates)
+            if every is None:
+                values = values / [max(budget.cost(path), 1) for path in candidates]
+            path = candidates[int(np.argmax(values))]
+        if not budget.allows(path):
+            break
+        node = tree.walk(path)
+        # A run that diverged is as bad as the worst one known; 0 would drown every difference.
+        rewards[path] = node.reward if node.converged else min(rewards.values(), default=0.0)
+        nodes.append(node)
+        if on_rollout:
+            on_rollout(i, node, tree.n_tasks - 1)
+    return _best("surrogate", "Surrogate", nodes, tree.trained - before)
+
+
+def _all_schedules(tree: Tree) -> list[Path]:
+    return list(product(*(tree.compositions(k) for k in range(1, tree.n_tasks))))
+
+
+def _near_and_far(tree: Tree, rewards: dict[Path, float], draws: np.random.Generator) -> list[Path]:
+    """Untried schedules: 150 random, and of each of the four best 40 with a new end (they share its
+    first trainings) and 40 with one task changed."""
+    drawn = [_roll_out(tree, [], draws) for _ in range(150)]
+    for best in sorted(rewards, key=lambda path: -rewards[path])[:4]:
+        for _ in range(40):
+            kept = int(draws.integers(1, len(best)))
+            drawn.append(_roll_out(tree, list(best[:kept]), draws))
+        for _ in range(40):
+            k = int(draws.integers(2, len(best) + 1))  # with one task seen there is no choice
+            changed = tree.counts(sample_action(k, draws), k)
+            drawn.append([*best[: k - 1], changed, *best[k:]])
+    return [path for path in dict.fromkeys(map(tuple, drawn)) if path not in rewards]
+
+
 # -- by name ---------------------------------------------------------------------------------------
 
-SEARCHES = ("mcts", "random-best", "bfs")
+BOUNDED = ("mcts", "random-best", "surrogate")  # searches with a number of rollouts
+SEARCHES = (*BOUNDED, "bfs")
 
 
-def run(tree: ScheduleTree, name: str, rollouts: int = 100, progress: bool = False) -> Result:
+def run(tree: Tree, name: str, rollouts: int = 100, progress: bool = False) -> Result:
     """Any policy or search by name: what grids of experiments are made of.
 
     "schedule:10/5,5/..." is a fixed schedule, its compositions written out.
@@ -271,6 +409,8 @@ def run(tree: ScheduleTree, name: str, rollouts: int = 100, progress: bool = Fal
         return mcts(tree, rollouts, progress=progress)
     if name == "random-best":
         return random_best(tree, rollouts, progress=progress)
+    if name == "surrogate":
+        return surrogate(tree, rollouts, progress=progress)
     if name == "bfs":
         return bfs(tree, progress=progress)
     if name.startswith("schedule:"):

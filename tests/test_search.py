@@ -201,7 +201,7 @@ def test_a_search_larger_than_the_tree_visits_it_all():
 @pytest.mark.parametrize("iterations", [0, -1])
 def test_no_rollouts_are_refused(iterations):
     for look in (mcts, random_best):
-        with pytest.raises(ValueError, match="at least one"):
+        with pytest.raises(ValueError, match="at least 1"):
             look(MadeUp(lambda path: 0.5), iterations)
 
 

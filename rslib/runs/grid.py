@@ -45,7 +45,7 @@ class Cell:
     label: str | None = None  # printed instead of the policy's own name, e.g. "A-GEM"
 
     def __str__(self) -> str:
-        rollouts = f" ({self.rollouts} rollouts)" if self.policy in ("mcts", "random-best") else ""
+        rollouts = f" ({self.rollouts} rollouts)" if self.policy in search.BOUNDED else ""
         return f"{self.label or self.policy}{rollouts} on {self.environment}"
 
 
@@ -280,7 +280,7 @@ def forecast(cells: Iterable[Cell], n_jobs: int = 1) -> str:
 def _trainings(cell: Cell) -> float:
     """Expected distinct nodes of r random paths (one path for a policy) below the root."""
     n = cell.environment.n_tasks or 0
-    paths = cell.rollouts if cell.policy in ("mcts", "random-best") else 1
+    paths = cell.rollouts if cell.policy in search.BOUNDED else 1
     width, total = 1.0, 1.0
     for k in range(1, n):
         width = min(width * n_actions(k), 1e12)

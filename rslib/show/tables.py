@@ -32,7 +32,7 @@ METRICS = {"acc": "ACC (%)", "bwt": "BWT (%)", "fwt": "FWT (%)", "reward": "Val.
 # The order of the paper's tables: bounds, baselines, ours.
 METHODS = ["Joint", "Fine-tuning", "BFS", "Random", "A-GEM", "ER-Ring", "Uniform", "ETS"]
 METHODS += [e + h for e in ("", "ETS+") for h in ("Heur-GD", "Heur-LD", "Heur-AT")]
-METHODS += ["DQN", "A2C", "Random-best", "MCTS"]
+METHODS += ["DQN", "A2C", "Random-best", "Surrogate", "MCTS"]
 
 _HEADS = {"selection": "Selection", "replay": "Replay", "label": "Schedule", "dataset": "Dataset"}
 _HEADS |= {"memory_size": "Memory", "scenario": "Scenario", "comparison": "Comparison"}

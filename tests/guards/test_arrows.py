@@ -20,7 +20,8 @@ MAY_IMPORT = {name: set() for name in NOTHING} | {
     "tree": {"environment", "learner", "store", "metrics", "schedule"},
     "complete_tree": {"tree", "schedule", "files"},
     "policies": {"schedule", "seeding", "files", "complete_tree"},
-    "search": {"tree", "complete_tree", "policies", "schedule", "seeding"},
+    "gaussian_process": {"schedule"},
+    "search": {"tree", "complete_tree", "policies", "gaussian_process", "schedule", "seeding"},
     "env": {"complete_tree", "schedule"},
     "propose": {"policies"},
 }
