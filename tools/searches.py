@@ -2,8 +2,8 @@
 
 Random-best, MCTS, the surrogate and its control (the same candidates, chosen without the model) in every
 environment of a setting; each search is counted as if it were alone. Rows go to results/searches/, one
-CSV per setting, environment by environment: stopped and started again, it goes on. `--trees FILE` does the
-same on complete trees, such as the authors', with several search seeds and a sweep of UCT's C.
+CSV per setting, environment by environment: stopped and started again, it goes on. `--trees FILE` does
+the same on complete trees, such as the authors', with several search seeds and a sweep of UCT's C.
 """
 
 from __future__ import annotations

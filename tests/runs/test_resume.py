@@ -76,7 +76,9 @@ def kill_kernel(run: subprocess.Popen, store: Path, at_least: int) -> list[psuti
     while n_trained(rows(store)) < at_least:
         assert run.poll() is None and time.monotonic() < deadline, "ended before it was killed"
         time.sleep(0.005)
-    (kernel,) = []
+    (kernel,) = [
+        child for child in psutil.Process(run.pid).children() if "ipykernel" in str(child.cmdline())
+    ]
     workers = kernel.children(recursive=True)
     os.kill(kernel.pid, signal.SIGKILL)
     return workers
