@@ -43,7 +43,7 @@ def propose(arguments: Sequence[str]) -> int:
     parser.add_argument("policy", help="a rule such as ets or heur-gd:0.96, or a policy's file")
     parser.add_argument("history", type=Path, help="CSV: line t has the accuracies after task t")
     parser.add_argument("--memory", type=int, required=True, metavar="M", help="samples to replay")
-    parser.add_argument("--available", help="at most so many of each task, such as 50,50,20")
+    parser.add_argument("--available", help="the most samples of each task, such as 50,50,20")
     given = parser.parse_args(arguments)
     try:
         with open(given.history, newline="") as lines:

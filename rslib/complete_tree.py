@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from math import isfinite, prod
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,7 @@ class TreeShape:
 def tree_shape(n_tasks: int) -> TreeShape:
     if n_tasks < 2:
         raise ValueError(f"an environment needs at least 2 tasks to schedule, got {n_tasks}")
-    widths = [
-        prod(schedule.n_actions(k) for k in range(1, depth)) for depth in range(1, n_tasks + 1)
-    ]
+    widths = [schedule.n_schedules(depth) for depth in range(1, n_tasks + 1)]
     if sum(widths) > MAX_NODES:
         raise ValueError(
             f"{n_tasks} tasks have {widths[-1]:,} schedules, too many to train them all: use a live tree"

@@ -1,5 +1,7 @@
 """Replay scheduling as a Gymnasium environment, over live or complete schedule trees.
 
+    import rslib.env  # registers it
+
     env = gymnasium.make("rslib/ReplaySchedule-v0", sources="environments.csv.gz")
     observation, info = env.reset(seed=0, options={"environment": 3})
 

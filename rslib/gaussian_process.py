@@ -8,7 +8,7 @@ task t (one per old task), over the n tasks t = 3..T at which there is a choice,
 The first half lets a good composition at one task count wherever it occurs, the second half holds whole
 schedules apart; s = min(1, 3 / n) keeps distances comparable on long horizons. Rewards are standardised,
 and their noise has the variance 0.1: a schedule that won by luck on the validation set is doubted. These
-numbers were fixed before the first comparison (see notebook 02).
+numbers were fixed before the comparisons in results/searches were run. The paper has no such search.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def posterior(
     tried: Sequence[Path], rewards: np.ndarray, candidates: Sequence[Path]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean and deviation of the candidates' rewards, in standardised units (see `standardised`)."""
-    known, asked = shares(tried), shares(candidates)
+    known, wanted = shares(tried), shares(candidates)
     factor = cho_factor(kernel(known, known) + NOISE * np.eye(len(known)), lower=True)
-    alike = kernel(asked, known)  # (candidates, tried)
+    alike = kernel(wanted, known)  # (candidates, tried)
     mean = alike @ cho_solve(factor, standardised(rewards))
     variance = 1 - np.einsum("ij,ji->i", alike, cho_solve(factor, alike.T))
     return mean, np.sqrt(np.maximum(variance, 1e-12))

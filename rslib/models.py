@@ -2,7 +2,7 @@
 
 A network is a trunk (inputs to features) and one linear output layer. With several heads, the heads
 are blocks of rows of that one layer, so a batch with samples of many tasks is one product and
-picking each sample's own head is one gather (see `Network.logits`). Weights come from a generator
+picking each sample's own head is one gather (see `Network.own_head`). Weights come from a generator
 that is handed in: the same seed gives the same network in any process.
 """
 
@@ -28,10 +28,6 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.output(self.trunk(x))  # (n, n_heads * head_size)
-
-    def logits(self, x: Tensor, head: Tensor) -> Tensor:
-        """Each sample's logits on its own head: (n, head_size) from inputs and head numbers (n,)."""
-        return self.own_head(self(x), head)
 
     def own_head(self, outputs: Tensor, head: Tensor) -> Tensor:
         """Pick each sample's own head out of the outputs: (n, head_size)."""

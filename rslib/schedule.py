@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations_with_replacement
-from math import comb, isfinite
+from math import comb, isfinite, prod
 from numbers import Real
 
 import numpy as np
@@ -29,12 +29,17 @@ Proportions = tuple[Fraction, ...]  # shares per seen task, exact so that ties a
 
 
 class ScheduleError(ValueError):
-    """A composition or schedule that cannot be meant."""
+    """A composition or schedule that is not valid."""
 
 
 def n_actions(k: int) -> int:
     """The number of actions with k tasks seen: multisets of size k over k tasks."""
     return comb(2 * k - 1, k)
+
+
+def n_schedules(n_tasks: int) -> int:
+    """The number of schedules for T tasks: one action at each of the tasks 2..T."""
+    return prod(n_actions(k) for k in range(1, n_tasks))
 
 
 def actions(k: int) -> Iterator[Proportions]:

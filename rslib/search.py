@@ -27,6 +27,7 @@ from rslib.schedule import (
     Schedule,
     ScheduleError,
     n_actions,
+    n_schedules,
     path_from_text,
     sample_action,
 )
@@ -42,7 +43,7 @@ ENUMERABLE = 5_000  # a node with more children draws them one by one instead of
 
 @dataclass(frozen=True)
 class Result:
-    """What a policy or a search came to: its final node, and the way there."""
+    """The outcome of a policy or a search: the node it reports, and its rollouts."""
 
     policy: str  # "ets", "mcts", ...
     label: str  # as printed in tables
@@ -151,11 +152,11 @@ class Budget:
     that searches are compared at equal cost, and a search with less is a prefix of one with more.
     """
 
-    def __init__(self, iterations: int | None, trainings: int | None, default: int = 100):
+    def __init__(self, iterations: int | None, trainings: int | None):
         for name, value in (("iterations", iterations), ("trainings", trainings)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        self.rollouts = default if iterations is None and trainings is None else iterations
+        self.rollouts = 100 if iterations is None and trainings is None else iterations
         self.trainings = trainings
         self.visited: set[Path] = set()
         self.n_free = 0  # rollouts in a row that cost nothing
@@ -177,7 +178,7 @@ class Budget:
         """Rollouts from 0 on, with a bar; 1,000 that cost nothing end a search that counts trainings."""
         some = range(self.rollouts) if self.rollouts is not None else itertools.count()
         for i in tqdm(some, title, disable=not progress):
-            if self.n_free >= 1000:
+            if self.trainings is not None and self.n_free >= 1000:
                 return
             yield i
 
@@ -200,11 +201,12 @@ def random_best(
 
 
 def _random_schedule(tree: Tree, draw: int) -> Path:
-    """The schedule of the policy "random:<draw>", which looks at no accuracy."""
+    """The schedule that the policy "random:<draw>" follows, known before anything is trained."""
     policy, path = Policy.load(f"random:{draw}"), []
     for k in range(1, tree.n_tasks):
         rng = policy.draws(tree.environment.seed, k)
-        path.append(policy.propose(np.ones((k, k)), tree.budget(k), tree.available(k), rng))
+        assert rng is not None  # a rule that draws
+        path.append(tree.counts(sample_action(k, rng), k))
     return tuple(path)
 
 
@@ -216,12 +218,10 @@ def bfs(tree: Tree, progress: bool = False) -> Result:
 
     tree: where to walk; more than 200,000 schedules (7 tasks) are refused. progress: show a bar.
     """
-    n_leaves = math.prod(n_actions(k) for k in range(1, tree.n_tasks))
+    n_leaves = n_schedules(tree.n_tasks)
     if n_leaves > 200_000:
         raise ValueError(f"BFS would train {n_leaves:,} schedules for {tree.n_tasks} tasks")
-    levels = [tree.compositions(k) for k in range(1, tree.n_tasks)]
-    paths = list(product(*levels))
-    before = tree.trained
+    before, paths = tree.trained, _all_schedules(tree)
     nodes = [tree.walk(path) for path in tqdm(paths, "BFS", disable=not progress)]
     return _best("bfs", "BFS", nodes, tree.trained - before)
 
@@ -238,7 +238,7 @@ class SearchNode:
     children: dict[Composition, SearchNode] = field(default_factory=dict)
 
     def uct(self, child: SearchNode, exploration: float = EXPLORATION) -> float:
-        """The paper's Equation for UCT, with q the best reward below the child."""
+        """UCT (Section 3.2 of the paper), with q the best reward below the child."""
         return child.best + exploration * math.sqrt(2 * math.log(self.visits) / child.visits)
 
 
@@ -346,8 +346,7 @@ def surrogate(
         compositions of a path itself. score: what replaces the expected improvement, for controls.
     """
     draws = derived_rng(tree.environment.seed if seed is None else seed, "surrogate")
-    n_schedules = math.prod(n_actions(k) for k in range(1, tree.n_tasks))
-    every = _all_schedules(tree) if n_schedules <= LISTABLE else None
+    every = _all_schedules(tree) if n_schedules(tree.n_tasks) <= LISTABLE else None
     budget, nodes, before = Budget(iterations, trainings), [], tree.trained
     rewards: dict[Path, float] = {}
     for i in budget.numbers("Surrogate", progress):

@@ -63,7 +63,7 @@ class Node:
 
     @property
     def converged(self) -> bool:
-        """Whether there is a network: one that has diverged answers NaN from then on."""
+        """Whether training converged; a network that has diverged has NaN accuracies from then on."""
         now = np.concatenate([self.val[-1, : self.depth], self.test[-1, : self.depth]])
         return not np.isnan(now).any()
 
@@ -143,7 +143,7 @@ class ScheduleTree:
 
     @functools.cached_property
     def _available(self) -> list[int]:
-        """A pool holds what is asked for, or the whole of a small task."""
+        """A pool holds `pool_size` samples, or the whole of a smaller task."""
         size, kept = self.environment.pool_size, self.environment.samples_kept_per_task
         return [min(size, sum(sizes)) - kept for sizes in self.environment.class_sizes()]
 

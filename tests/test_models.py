@@ -83,7 +83,7 @@ def test_every_network_takes_every_image_size(kind, shape):
     net = network(kind, shape, n_heads=3, head_size=4)
     x = torch.rand(2, *shape)
     assert net(x).shape == (2, 12)
-    assert net.logits(x, torch.tensor([0, 2])).shape == (2, 4)
+    assert net.own_head(net(x), torch.tensor([0, 2])).shape == (2, 4)
     assert net.eval().features(x).shape == (2, net.output.in_features)
     assert torch.allclose(net.output(net.features(x)), net(x))
 
@@ -125,7 +125,7 @@ def test_loss_and_gradients_against_separate_heads(n_heads, head_size):
     reference = total / len(x)
     reference.backward()
 
-    loss = F.cross_entropy(net.logits(x, head), y)
+    loss = F.cross_entropy(net.own_head(net(x), head), y)
     loss.backward()
     assert torch.allclose(loss, reference)
     weight = torch.cat([_gradient(layer.weight) for layer in heads])
@@ -146,7 +146,7 @@ def _gradient(parameter: torch.Tensor) -> torch.Tensor:
 def test_a_head_without_samples_does_not_move():
     """Broken: learning a task changes the output layer of others."""
     net = network(shape=(6,), n_heads=3, hidden=7)
-    loss = net.logits(torch.rand(4, 6), torch.tensor([0, 0, 2, 2])).sum()
+    loss = net.own_head(net(torch.rand(4, 6)), torch.tensor([0, 0, 2, 2])).sum()
     loss.backward()
     assert not _gradient(net.output.weight)[2:4].any()
     assert _gradient(net.output.weight)[:2].any() and _gradient(net.output.weight)[4:].any()

@@ -32,7 +32,7 @@ from rslib.policies import a2c, dqn
 from rslib.search import bfs, mcts
 from rslib.tree import ScheduleTree
 
-RELEASED_TASK_SECONDS = 23.5  # one task of Split MNIST, learned and evaluated (protocol.md)
+RELEASED_TASK_SECONDS = 23.5  # one task of Split MNIST, learned and evaluated
 RELEASED_UPDATES = {"a2c": 28.5, "dqn": 111.0}  # per second, with 10 and 30 environments
 
 # How many times the step of ER a step may cost, so that schedules can be searched.

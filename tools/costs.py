@@ -14,13 +14,13 @@ from rslib.store import Store
 
 Nodes = set[tuple[str, str]]  # (environment key, path text)
 
-# Split MNIST, in hours. The authors' code, measured on one core of a 2.8 GHz server CPU (protocol.md):
+# Split MNIST, in hours. The authors' code, measured on one core of a 2.8 GHz server CPU:
 # a search, or one schedule of 5 tasks at 23.5 s each. The paper's own GPU (Appendix B): 40 s an
 # iteration of a search, 1.5 minutes a schedule. Methods other than plain replay were not measured.
 RELEASED_HOURS = {"mcts": 1.5, "bfs": 8.5, "one schedule": 5 * 23.5 / 3600}
 PAPER_SECONDS = {"iteration": 40, "one schedule": 90}
 MEASURED = ("er", "joint")
-# Hours of one policy with the released code (protocol.md); of one tree on the paper's GPU (App. D).
+# Hours of one policy with the released code; of one tree on the paper's GPU (App. D).
 RELEASED_POLICY = {"DQN": 3.1, "A2C": 58 / 60}
 PAPER_TREE = {"Split MNIST": 9.5, "Split CIFAR-10": 16.1}
 TREES, TREE_TRAININGS = 50, 1085  # of the paper, a dataset; of five tasks

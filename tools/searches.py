@@ -24,7 +24,7 @@ from rslib.runs.workers import in_processes
 from rslib.search import Result, Tree
 from rslib.tree import ScheduleTree
 
-FOLDER = files.REPOSITORY / "results" / "searches"
+FOLDER = files.REPOSITORY / "results" / "searches"  # written here, shown by notebook 02
 C_VALUES = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 
@@ -64,9 +64,9 @@ def searches(seed: int) -> dict[str, Callable[..., Result]]:
     """The searches that are compared, by label."""
     control = without_model(seed)
     return {
-        "Random-best": lambda tree, **budget: search.random_best(tree, **budget),
-        "MCTS": lambda tree, **budget: search.mcts(tree, **budget),
-        "Surrogate": lambda tree, **budget: search.surrogate(tree, **budget),
+        "Random-best": search.random_best,
+        "MCTS": search.mcts,
+        "Surrogate": search.surrogate,
         "Without model": lambda tree, **budget: search.surrogate(tree, score=control, **budget),
     }
 

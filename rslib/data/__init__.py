@@ -3,7 +3,7 @@
 What it is: `load(name_or_path)` gives a `Dataset`: uint8 images, integer labels, class names, a
 fingerprint of the arrays and a sentence on where they came from. `python -m rslib.data` lists what
 is there, `python -m rslib.data get mnist` fetches one.
-What it is not: tasks (rslib.scenario cuts and permutes), downloads (rslib.fetch) or tensors.
+What it is not: tasks (rslib.scenario cuts and permutes), downloads (rslib.data.fetch) or tensors.
 
 `digits`, `permuteddigits`, `glyphs` and `glyphs2` are embedded: no download, no file to find.
 """

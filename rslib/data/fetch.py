@@ -1,7 +1,7 @@
 """Where the files of the downloadable datasets come from, and why their bytes can be believed.
 
-What it is: the search for the files of `rslib.layouts` along `$RSLIB_DATA` and `data/`, and the
-fetching of what is missing from `rslib.sources`, one process at a time.
+What it is: the search for the files of `rslib.data.known` along `$RSLIB_DATA` and `data/`, and the
+fetching of what is missing from `rslib.data.sources`, one process at a time.
 What it is not: the public API (rslib.data), nor a place that trusts anything. A file is read once
 into memory, its sum is compared, and only those same bytes are parsed.
 """

@@ -1,9 +1,10 @@
 """The known file layouts of the downloadable datasets: names, checksums, and bytes to arrays.
 
 What it is: one table, `LAYOUTS`, of the files each dataset may come as, with a checksum for every file
-and the function that parses their bytes. What it is not: it finds and fetches nothing (`rslib.fetch`),
-and a reader is only ever handed bytes whose sum has been compared. Archives are opened without
-trusting them: no pickle but of plain arrays, no member by its own path, and a bound on every size.
+and the function that parses their bytes. What it is not: it finds and fetches nothing, which is the task
+of `rslib.data.fetch`, and a reader is only ever handed bytes whose sum has been compared. Archives are
+opened without trusting them: no pickle but of plain arrays, no member by its own path, and a bound on
+every size.
 """
 
 import gzip

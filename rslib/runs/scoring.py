@@ -20,9 +20,8 @@ from rslib import search, seeding, stats
 from rslib.complete_tree import CompleteTree
 from rslib.policies import Policy, Rule
 from rslib.schedule import Composition, Schedule
-from rslib.tree import Node, ScheduleTree
-
-Tree = ScheduleTree | CompleteTree
+from rslib.search import Tree
+from rslib.tree import Node
 
 MEAN, ORACLE, CONSTANT = "All schedules", "Oracle", "Best constant"
 REFERENCES = (MEAN, CONSTANT, ORACLE)

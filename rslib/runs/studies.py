@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+
 from rslib import data, presets
 from rslib.environment import Environment
+from rslib.memory import SELECTIONS
 from rslib.runs import grid
 from rslib.runs.grid import Cell
 from rslib.runs.params import Parameters, dataset_facts
 from rslib.schedule import n_actions, path_text
 from rslib.store import Store
 
-SELECTIONS = ("uniform", "kmeans", "kcenter", "mof")
 REPLAY_METHODS = ("hal", "mer", "der", "derpp")
 BASELINES = ("Random", "ETS", "Heur-GD")
 
@@ -100,7 +102,7 @@ def memory_sizes(p: Parameters, sizes: Sequence[int] = ()) -> list[Cell]:
 
 
 def memory_ladder(p: Parameters) -> tuple[int, ...]:
-    """The dataset's memory sizes, thinned out evenly to as many as the profile asks for."""
+    """The dataset's memory sizes, thinned out evenly to as many as the profile has."""
     sizes = p.preset.memory_sizes
     n = min(p.profile.memory_sizes, len(sizes))
     return tuple(sizes[round(i * (len(sizes) - 1) / max(n - 1, 1))] for i in range(n))
@@ -309,3 +311,20 @@ def _has_facts(name: str) -> bool:
 def stored(study: Study, datasets: Sequence[Parameters]) -> grid.Runs:
     """The stored runs of a study over datasets; nothing is trained."""
     return grid.lookup([cell for q in datasets for cell in study.cells(q)])
+
+
+def luck_pairs(rollouts: int = 100) -> pd.DataFrame:
+    """ACC of MCTS and of Random-best wherever the store has both, with plain replay, by tree size."""
+    store, lines = Store(), []
+    results = grid.Results(store)
+    for spec in store.environments().values():
+        plain = spec["method"] == "er" and spec["selection"] == "uniform"
+        if not plain or spec["samples_per_class"] or spec["class_order_seed"]:
+            continue
+        environment = Environment.from_spec(spec)
+        pair = [Cell(environment, policy, rollouts) for policy in ("mcts", "random-best")]
+        if all(cell in results for cell in pair):
+            accs = [results[cell].acc for cell in pair]
+            lines.append((environment.preset.title, environment.n_tasks, environment.seed, *accs))
+    columns = pd.Index(["dataset", "n_tasks", "seed", "mcts", "random_best"])
+    return pd.DataFrame(lines, columns=columns).sort_values(["n_tasks", "dataset", "seed"])

@@ -1,6 +1,6 @@
 """Where the cells of a grid run: in this process, in processes of our own, or on a Dask cluster.
 
-Every choice looks like a `concurrent.futures` executor to `rslib.experiments`, which neither knows
+Every choice looks like a `concurrent.futures` executor to `rslib.runs.grid`, which neither knows
 nor cares which it is. Our own processes have one torch thread each and end with their parent.
 """
 

@@ -3,9 +3,6 @@
 Each function returns a matplotlib Figure at printed size, for `style.savefig`. Rows hold fractions,
 figures show percent. A method that was not run is not drawn.
 """
-# pandas annotates most results as unions of Series, DataFrame and scalars, which says nothing.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportReturnType=false
 
 from __future__ import annotations
 
@@ -15,9 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rslib.show import published, style
-from rslib.show.tables import Table, printed_name
-
-BOUNDS = ("Joint", "BFS")  # what schedules are held against, not schedules themselves
+from rslib.show.tables import BOUNDS, Table, printed_name
 
 
 @style.styled

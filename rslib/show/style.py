@@ -47,8 +47,15 @@ class Look(NamedTuple):
 
 
 _DASHES = {"--": (0, (4, 1.5)), ":": (0, (1, 1.2)), "-.": (0, (5, 1.5, 1, 1.5)), "-": "-"}
+# In the order of the paper's tables: bounds, baselines, ours. Legends have the same.
 _METHODS = {
-    "MCTS": ("#0072B2", "-", "o"),
+    "Joint": ("#666666", ":", "h"),
+    "Fine-tuning": ("#D55E00", "-.", "v"),
+    "BFS": ("#000000", "--", "*"),
+    "Random": ("#CC79A7", ":", "D"),
+    "A-GEM": ("#999933", "--", "p"),
+    "ER-Ring": ("#AA4499", "-.", "H"),
+    "Uniform": ("#B8A038", ":", "8"),
     "ETS": ("#E69F00", "--", "s"),
     "Heur-GD": ("#009E73", "-.", "^"),
     "Heur-LD": ("#44AA99", "--", "<"),
@@ -56,17 +63,11 @@ _METHODS = {
     "ETS+Heur-GD": ("#661100", "-.", "^"),
     "ETS+Heur-LD": ("#CC6677", "--", "<"),
     "ETS+Heur-AT": ("#AA8866", ":", ">"),
-    "Random": ("#CC79A7", ":", "D"),
-    "Random-best": ("#882255", "--", "d"),
-    "Surrogate": ("#D32F2F", "-", "*"),
-    "BFS": ("#000000", "--", "*"),
-    "Joint": ("#666666", ":", "h"),
-    "Fine-tuning": ("#D55E00", "-.", "v"),
-    "A-GEM": ("#999933", "--", "p"),
-    "ER-Ring": ("#AA4499", "-.", "H"),
-    "Uniform": ("#B8A038", ":", "8"),
     "DQN": ("#56B4E9", "-.", "P"),
     "A2C": ("#332288", "-", "X"),
+    "Random-best": ("#882255", "--", "d"),
+    "Surrogate": ("#D32F2F", "-", "*"),
+    "MCTS": ("#0072B2", "-", "o"),
 }
 _SPARE = ("#1B7837", "#B35806", "#542788", "#01665E", "#8C510A", "#4D4D4D")
 
@@ -80,10 +81,15 @@ def method(label: str) -> Look:
     return Look(_SPARE[number % len(_SPARE)], _DASHES["-"], "oDs^vPX"[number // 7 % 7])
 
 
+def place_of(label: str) -> float:
+    """A method's place in tables and legends; an unknown one comes before MCTS, which is last."""
+    places = list(_METHODS)
+    return places.index(label) if label in places else len(places) - 1.5
+
+
 def in_order(labels: Iterable[str]) -> list[str]:
-    """Each label once, in the fixed order of methods, so that legends agree; unknown labels last."""
-    order = {name: i for i, name in enumerate(_METHODS)}
-    return sorted(dict.fromkeys(labels), key=lambda name: order.get(name, len(order)))
+    """Each label once, in the order of the paper's tables."""
+    return sorted(dict.fromkeys(labels), key=place_of)
 
 
 def hues(labels: Iterable[str]) -> dict[str, Any]:

@@ -24,15 +24,12 @@ from pandas.io.formats.style import Styler
 from rslib import files, stats
 from rslib.runs.grid import Runs
 from rslib.runs.studies import BASELINES, Study
-from rslib.show import latex, published
+from rslib.show import latex, published, style
 from rslib.show.latex import DASH
 
-UNRANKED = ("Joint", "BFS", "Fine-tuning")  # bounds, not schedules one could choose
+BOUNDS = ("Joint", "BFS")  # what schedules are held against, not schedules themselves
+UNRANKED = (*BOUNDS, "Fine-tuning")  # methods that do not compete
 METRICS = {"acc": "ACC (%)", "bwt": "BWT (%)", "fwt": "FWT (%)", "reward": "Val. ACC (%)"}
-# The order of the paper's tables: bounds, baselines, ours.
-METHODS = ["Joint", "Fine-tuning", "BFS", "Random", "A-GEM", "ER-Ring", "Uniform", "ETS"]
-METHODS += [e + h for e in ("", "ETS+") for h in ("Heur-GD", "Heur-LD", "Heur-AT")]
-METHODS += ["DQN", "A2C", "Random-best", "Surrogate", "MCTS"]
 
 _HEADS = {"selection": "Selection", "replay": "Replay", "label": "Schedule", "dataset": "Dataset"}
 _HEADS |= {"memory_size": "Memory", "scenario": "Scenario", "comparison": "Comparison"}
@@ -347,9 +344,8 @@ def _checked(rows: pd.DataFrame, keys: list[str], metrics: Sequence[str]) -> pd.
 def _in_order(values: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Sort by the keys: methods as the paper does, anything else in its order of appearance."""
     places = pd.DataFrame({key: pd.factorize(values[key])[0] for key in keys})
-    if "label" in keys:  # a method the paper does not have comes before MCTS
-        order = {method: i for i, method in enumerate(METHODS)}
-        places["label"] = [order.get(label, len(order) - 1.5) for label in values["label"]]
+    if "label" in keys:
+        places["label"] = [style.place_of(label) for label in values["label"]]
     return values.iloc[places.sort_values(keys, kind="stable").index].reset_index(drop=True)
 
 
@@ -375,10 +371,10 @@ def as_tuple(key: Any) -> tuple:
 # -- captions --------------------------------------------------------------------------------------
 
 
-def caption(rows: pd.DataFrame, what: str, asked: int = 0) -> str:
+def caption(rows: pd.DataFrame, what: str, n_requested: int = 0) -> str:
     """Say `what`, then what the rows hold: dataset, subset, scenario, M, seeds and rollouts.
 
-    If they hold fewer runs than `asked`, the caption says how many.
+    If they hold fewer runs than `n_requested`, the caption says how many.
     """
     names, subsets = [], []
     for dataset, part in rows.groupby("dataset", sort=False):
@@ -401,8 +397,8 @@ def caption(rows: pd.DataFrame, what: str, asked: int = 0) -> str:
     rollouts = _distinct(tried, "rollouts")
     if rollouts:
         facts.append(f"{_listed(rollouts)} rollout" + ("s" if rollouts != [1] else ""))
-    if len(rows) < asked:
-        facts.append(f"{len(rows)} of {asked} runs, the others were not run")
+    if len(rows) < n_requested:
+        facts.append(f"{len(rows)} of {n_requested} runs, the others were not run")
     return f"{what.rstrip('. ')}. " + "; ".join(map(str, facts)) + "."
 
 

@@ -109,11 +109,11 @@ def what_moves(table: Table, by: str) -> Markdown:
     setting (`by`) moves ACC more, with the cells that say so."""
     values = table.values[table.values["metric"] == "acc"]
     values = values[values["mean"].notna()]
-    schedules = values[~values["label"].isin(figures.BOUNDS)]
+    schedules = values[~values["label"].isin(tables.BOUNDS)]
     if not len(schedules):
         return Markdown("No run of a schedule converged.")
     drawn = [f"Dots: {_seeds(schedules['n'])}; marks: their mean ± standard deviation"]
-    for label in figures.BOUNDS:
+    for label in tables.BOUNDS:
         n = values.loc[values["label"] == label, "n"]
         drawn += [f"line: {label} ({_seeds(n)})"] if len(n) else []
     drawn += ["hollow: the paper's"] if len(schedules["paper_mean"].dropna()) else []

@@ -91,7 +91,7 @@ class Store:
     # -- rows --------------------------------------------------------------------------------------
 
     def rows(self, key: str) -> dict[str, Row]:
-        """All rows of an environment by path text, shipped ones included."""
+        """All rows of an environment by path text, shipped rows included."""
         found = dict(self.shipped_rows(key))
         query = "SELECT path, val, test, seconds, torch, cpu FROM rows WHERE key = ?"
         for path, *values in self._db.execute(query, (key,)):

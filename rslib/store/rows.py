@@ -15,6 +15,7 @@ import functools
 import hashlib
 import io
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -101,7 +102,8 @@ class Facts:
 
 
 def results_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*/*.csv"))
+    """The files of rows; other CSVs, such as those of results/searches, end with no key."""
+    return [f for f in sorted(folder.glob("*/*.csv")) if re.fullmatch("[0-9a-f]{20}", key_of(f))]
 
 
 def file_name(spec: Mapping[str, Any], key: str) -> str:
@@ -146,22 +148,14 @@ def read_body(file: Path) -> str:
 
 def read_rows(file: Path) -> dict[str, Row]:
     """The rows of a results file by path text."""
-    reader = csv.DictReader(io.StringIO(read_body(file)))
-    n = sum(name.startswith("test_") for name in reader.fieldnames or [])
-
-    def numbers(line: dict[str, str], kind: str) -> np.ndarray:
-        return np.array([float(line[f"{kind}_{i}"] or "nan") for i in range(1, n + 1)])
-
-    return {
-        line["path"]: Row(
-            numbers(line, "val"),
-            numbers(line, "test"),
-            float(line["seconds"]),
-            line["torch"],
-            line["cpu"],
-        )
-        for line in reader
-    }
+    head, *lines = csv.reader(io.StringIO(read_body(file)))
+    first, n = head.index("val_1"), sum(name.startswith("test_") for name in head)
+    rows = {}
+    for line in lines:
+        numbers = np.array([cell or "nan" for cell in line[first : first + 2 * n]], dtype=float)
+        *_, seconds, torch_version, cpu = line
+        rows[line[0]] = Row(numbers[:n], numbers[n:], float(seconds), torch_version, cpu)
+    return rows
 
 
 def shipped_facts(dataset: str, spec: Mapping[str, Any] | None = None) -> Facts | None:

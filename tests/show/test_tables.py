@@ -152,8 +152,8 @@ def test_caption_names_what_the_rows_hold():
     )
     one = rows({"ETS": [0.9]}, dataset="my data", memory_size=0)
     assert tables.caption(one, "One") == "One. my data; Task-IL; seed 1."
-    assert tables.caption(one, "One", asked=len(one)) == tables.caption(one, "One")
-    partly = tables.caption(one, "One", asked=len(one) + 7)
+    assert tables.caption(one, "One", n_requested=len(one)) == tables.caption(one, "One")
+    partly = tables.caption(one, "One", n_requested=len(one) + 7)
     assert partly.endswith(f"; {len(one)} of {len(one) + 7} runs, the others were not run.")
     two = pd.concat([frame, frame.assign(dataset="notmnist")])
     assert "Split MNIST, Split notMNIST (each: subset, 100 images" in tables.caption(two, "x")
