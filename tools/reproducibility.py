@@ -17,7 +17,7 @@ from rslib.files import REPOSITORY, write_atomically
 from rslib.runs import generalization, params, studies
 from rslib.runs.params import Parameters
 from rslib.runs.studies import STUDIES, Study
-from rslib.show import published, verdicts
+from rslib.show import published, searches, verdicts
 from rslib.show.policies import policy_table, policy_text
 from rslib.show.tables import printed_name
 from rslib.show.verdicts import Comparison, compare
@@ -82,7 +82,7 @@ def report() -> str:
     lines += [f"*`-`: not judged, because there are fewer than {verdicts.FEWEST} seeds.*", ""]
     lines += ["## Every cell that has a counterpart\n", *details] if details else []
     lines += means_that_differ(compared) + tests_that_differ(compared)
-    lines += figure_1(datasets) + _policies() + _pictures()
+    lines += _searches() + figure_1(datasets) + _policies() + _pictures()
     return "\n".join([*lines, costs.account(datasets)])
 
 
@@ -194,6 +194,23 @@ def figure_1(datasets: list[Parameters]) -> list[str]:
         f"{best}, and the worst."
     )
     return ["## Figure 1 in numbers: ACC on Split MNIST\n", _markdown(frame), "", words, ""]
+
+
+def _searches() -> list[str]:
+    """Whether searches beat luck: the paper's by tree size, and all of them at equal cost."""
+    lines = [
+        "## Do searches beat luck?\n",
+        "MCTS against the best of as many random schedules (100):\n",
+    ]
+    lines += [_markdown(searches.mcts_against_luck()), ""]
+    equal = searches.at_equal_cost()
+    if len(equal):
+        lines += [
+            "At equal cost, in environments used for nothing else (`make searches`; *without model*"
+        ]
+        lines += ["draws among the surrogate's own candidates); differences to Random-best:\n"]
+        lines += [_markdown(equal), ""]
+    return lines
 
 
 # -- the rest --------------------------------------------------------------------------------------
