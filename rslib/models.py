@@ -64,6 +64,10 @@ def build(
         trunk, n_features = (_convnet if network == "convnet" else _resnet)(input_shape)
     net = Network(trunk, n_features, n_heads, head_size)
     _initialise(net, generator)
+    if network != "mlp":
+        # Weights with the channels last: torch then computes a convolution 1.5 times as fast, and
+        # sums in another order.
+        net.to(memory_format=torch.channels_last)
     return net
 
 
