@@ -103,11 +103,11 @@ def mlp_step(learner: Learner, batch: Batch) -> float:
     h1 = F.linear(x, w1, b1).relu_()
     h2 = F.linear(h1, w2, b2).relu_()
     outputs = F.linear(h2, w3, b3)
-    columns = net.own_columns(batch.head)[:, : learner.n_answers]
+    columns = net.own_columns(batch.head).narrow(1, 0, learner.n_answers)
     log_p = torch.log_softmax(outputs.gather(1, columns), 1)
     loss = F.nll_loss(log_p, batch.y)
 
-    d_log_p = torch.zeros_like(log_p).scatter_(1, batch.y[:, None], -1 / len(x))
+    d_log_p = torch.zeros_like(log_p).scatter_(1, batch.y.unsqueeze(1), -1 / len(x))
     d_logits = _log_softmax_backward(d_log_p, log_p, 1, log_p.dtype)
     d_outputs = torch.zeros_like(outputs).scatter_(1, columns, d_logits)
     d2 = _relu_backward(torch.mm(d_outputs, w3), h2, 0)
@@ -126,20 +126,23 @@ def optimizer_step(optimizer: torch.optim.Optimizer) -> None:
     The first step, which makes the state, is the optimizer's, and so is every step of SGD.
     """
     group = optimizer.param_groups[0]
-    states = [optimizer.state[p] for p in group["params"]]
-    if _fused_adam is None or not group.get("fused") or not all(states):
+    if _fused_adam is None or not group["fused"] or not optimizer.state:
         optimizer.step()
         return
-    steps = [state["step"] for state in states]
-    for step in steps:
-        step.add_(1)
+    states = [optimizer.state[p] for p in group["params"]]
+    counters = states[0]["step"]._base
+    if counters is None:  # a new or a restored state: make its counters views, to count in one call
+        counters = torch.stack([state["step"] for state in states])
+        for state, counter in zip(states, counters, strict=True):
+            state["step"] = counter
+    counters.add_(1)
     _fused_adam(
         group["params"],
         [p.grad for p in group["params"]],
         [state["exp_avg"] for state in states],
         [state["exp_avg_sq"] for state in states],
         [],  # of amsgrad
-        steps,
+        [state["step"] for state in states],
         lr=group["lr"],
         beta1=group["betas"][0],
         beta2=group["betas"][1],

@@ -5,8 +5,8 @@ both are the same, the rows must be the same to the last bit; elsewhere products
 order, and rows must agree within a tolerance. (Glyphs are drawn by the libraries that are installed:
 other versions, other pixels, and the tolerance.) Environments spell out every setting, so that tuning
 a preset is no change here. If a change is meant to move results: raise the network's number in PROTOCOL
-in rslib/environment.py and run `python tests/guards/test_golden.py`, which records them anew. (A new walk
-alone: `python tests/guards/test_golden.py --new` records what the file lacks.)
+in rslib/environment.py and run `python tests/guards/test_golden.py`, which records them anew. (A new
+walk alone: `python tests/guards/test_golden.py --new` records what the file lacks.)
 """
 
 import json
