@@ -2,7 +2,8 @@
 
 `Environment("mnist", seed=1)` is the paper's Split MNIST; what is not given comes from `presets`.
 Its `key` is a hash of all that moves results, the dataset's own bytes included, and is what result
-rows are filed under. PROTOCOL stands here and only here: raise it when a change moves results.
+rows are filed under. PROTOCOL stands here and only here: raise the number of every kind of network
+whose results a change moves.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rslib.methods import METHODS
 from rslib.scenario import KINDS, Scenario, make_scenario
 from rslib.store.rows import Facts, shipped_facts
 
-PROTOCOL = 1
+PROTOCOL = {"mlp": 1, "convnet": 2, "resnet": 2}  # 2: channels last in memory
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Environment:
             ("selection", SELECTIONS),
             ("method", METHODS),
             ("scenario", KINDS),
-            ("network", ("mlp", "convnet", "resnet")),
+            ("network", tuple(PROTOCOL)),
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(
@@ -191,7 +192,7 @@ class Environment:
         `setting` is left out: it only chose defaults, and those are listed themselves.
         """
         ingredients = {
-            "protocol": PROTOCOL,
+            "protocol": PROTOCOL[str(self.network)],
             "torch": torch.__version__.partition("+")[0],
             "dataset": (self.recorded_facts or self.load()).fingerprint,  # its bytes, not its name
             "permuted": self.preset.permuted,

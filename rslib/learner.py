@@ -7,7 +7,11 @@ thread per process: more are slower here and change the bits.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import math
+import os
+import platform
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +33,7 @@ class Learner:
     """The network of one environment, before task 1 or after some task."""
 
     def __init__(self, environment: Environment):
+        keep_freed_memory()
         torch.set_num_threads(1)
         torch.set_flush_denormal(True)  # weights near zero would slow products down twentyfold
         self.environment = environment
@@ -214,6 +219,22 @@ class Learner:
         self.pools = list(state["pools"])
         self.method.load(_copied(state["method"]))
         self.n_learned, self.diverged = state["n_learned"], state["diverged"]
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Tell glibc's malloc to keep what is freed, for the whole process; same bits, sooner.
+
+    By default it returns every large tensor to the kernel, which hands out zeroed pages for the next:
+    40 % of a step of the ConvNet. A process holds up to 0.4 GB more for it. RSLIB_MALLOC=system leaves
+    malloc as it is, and so does every C library but glibc.
+    """
+    if os.environ.get("RSLIB_MALLOC") == "system" or platform.libc_ver()[0] != "glibc":
+        return
+    mallopt = ctypes.CDLL(None).mallopt
+    mallopt(-4, 0)  # M_MMAP_MAX: no mapping of its own for a large tensor
+    mallopt(-1, -1)  # M_TRIM_THRESHOLD: never shrink the heap
+    mallopt(-2, 64 * 2**20)  # M_TOP_PAD: grow it by 64 MB at a time
 
 
 def _copied(value: Any) -> Any:

@@ -22,6 +22,7 @@ class Network(nn.Module):
         self.trunk = trunk
         self.output = nn.Linear(n_features, n_heads * head_size)
         self.n_heads, self.head_size = n_heads, head_size
+        self.columns = torch.arange(n_heads * head_size).view(n_heads, head_size)
 
     def features(self, x: Tensor) -> Tensor:
         return self.trunk(x)  # (n, n_features)
@@ -37,7 +38,7 @@ class Network(nn.Module):
 
     def own_columns(self, head: Tensor) -> Tensor:
         """The columns of each sample's own head among the outputs: (n, head_size)."""
-        return head[:, None] * self.head_size + torch.arange(self.head_size)
+        return self.columns.index_select(0, head)
 
 
 def build(
@@ -59,6 +60,10 @@ def build(
         trunk, n_features = (_convnet if network == "convnet" else _resnet)(input_shape)
     net = Network(trunk, n_features, n_heads, head_size)
     _initialise(net, generator)
+    if network != "mlp":
+        # Weights with the channels last: torch then computes a convolution 1.5 times as fast, and
+        # sums in another order.
+        net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     return net
 
 

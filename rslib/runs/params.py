@@ -185,7 +185,7 @@ class Parameters:
         dataset = dataset_facts(self.dataset)
         facts = {
             "git revision": _git_revision(),
-            "protocol": PROTOCOL,
+            "protocol": PROTOCOL[self.preset.network],
             "Python": platform.python_version(),
             "torch, NumPy": f"{torch.__version__}, {np.__version__}",
             "CPU capability": torch.backends.cpu.get_cpu_capability(),

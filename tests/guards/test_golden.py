@@ -4,9 +4,9 @@
 both are the same, the rows must be the same to the last bit; elsewhere products are summed in another
 order, and rows must agree within a tolerance. (Glyphs are drawn by the libraries that are installed:
 other versions, other pixels, and the tolerance.) Environments spell out every setting, so that tuning
-a preset is no change here. If a change is meant to move results: raise PROTOCOL in
-rslib/environment.py and run `python tests/guards/test_golden.py`, which records them anew. (A new walk
-alone: `python tests/guards/test_golden.py --new` records what the file lacks.)
+a preset is no change here. If a change is meant to move results: raise the network's number in PROTOCOL
+in rslib/environment.py and run `python tests/guards/test_golden.py`, which records them anew. (A new
+walk alone: `python tests/guards/test_golden.py --new` records what the file lacks.)
 """
 
 import json
@@ -29,9 +29,9 @@ from rslib.tree import Node, ScheduleTree
 
 FILE = Path(__file__).with_name("golden_rows.json")
 ADVICE = (
-    "Results have moved. If that is meant, raise PROTOCOL in rslib/environment.py (old rows must not "
-    "be mixed with new ones) and record anew with `python tests/guards/test_golden.py`; if not, it is a "
-    "bug."
+    "Results have moved. If that is meant, raise the network's number in PROTOCOL in "
+    "rslib/environment.py (old rows must not be mixed with new ones) and record anew with "
+    "`python tests/guards/test_golden.py`; if not, it is a bug."
 )
 TOLERANCE = 0.03  # mean difference of accuracies on another CPU or torch
 
@@ -100,6 +100,11 @@ WALKS = {
     ),
     "a-gem": (dict(dataset="digits", method="agem"), "10/5,5/0,5,5"),
     "er-ring": (dict(dataset="digits", method="er-ring", samples_per_class=2), "4/4,4/2,4,4"),
+    "convnet": (dict(dataset="digits", network="convnet", lr=0.001), "10/5,5"),
+    "resnet": (
+        dict(dataset="digits", network="resnet", lr=0.001, epochs=1, first_epochs=1),
+        "10/5,5",
+    ),
 }
 
 
