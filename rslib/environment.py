@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from rslib import data, presets
-from rslib.memory import SELECTIONS
+from rslib.memory import OVER_ALL_CLASSES, SELECTIONS
 from rslib.methods import METHODS
 from rslib.scenario import KINDS, Scenario, make_scenario
 from rslib.store.rows import Facts, shipped_facts
@@ -101,6 +101,11 @@ class Environment:
                 raise ValueError(
                     f"{name} must be a whole number of at least {least}, got {value!r}"
                 )
+        if self.scenario == "class" and self.selection in OVER_ALL_CLASSES:
+            raise ValueError(
+                f"selection {self.selection!r} may miss a class, and Class-IL keeps one sample of each: "
+                "choose another selection"
+            )
         if not isinstance(self.lr, int | float) or not 0 < self.lr < float("inf"):
             raise ValueError(f"lr must be a positive number, got {self.lr!r}")
         METHODS[self.method](**self.arguments)  # raises on an unknown or bad argument

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
+from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 from torch import Tensor
@@ -49,7 +49,8 @@ def make_pool(
     features: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Choose the first `size` candidates of a task (all its samples, where it has fewer); returns
-    their indices in `task.train`. Classes are equally frequent; where one is rare, the others fill up.
+    their indices in `task.train`. Classes are equally frequent (where one is rare, the others fill up),
+    except with the selections of OVER_ALL_CLASSES.
 
     `features` maps network inputs to features; only "mof" uses it.
     """
@@ -57,8 +58,11 @@ def make_pool(
         raise ValueError(f"selection must be one of {', '.join(SELECTIONS)}, got {selection!r}")
     if size == 0:
         return torch.zeros(0, dtype=torch.long)
-    labels = task.train.y.unique().tolist()
-    members = [torch.nonzero(task.train.y == label).flatten() for label in labels]
+    if selection in OVER_ALL_CLASSES:
+        labels, members = [-1], [torch.arange(len(task.train))]
+    else:
+        labels = task.train.y.unique().tolist()
+        members = [torch.nonzero(task.train.y == label).flatten() for label in labels]
     per_class = _per_class_quota([len(mine) for mine in members], size)
     orders = []
     for label, mine in zip(labels, members, strict=True):
@@ -137,6 +141,15 @@ def _kmeans(points: np.ndarray, n: int, key: tuple) -> np.ndarray:
     return np.array(chosen + rest[: n - len(chosen)])
 
 
+def _kmeans_seeds(points: np.ndarray, n: int, key: tuple) -> np.ndarray:
+    """The seeds of k-means++, without a step of k-means: samples far apart, drawn at random."""
+    state = derived_seed(key[0], "kmeans++", *key[1:]) % 2**32
+    with threadpool_limits(1):  # more threads change the order of sums, and with it the bits
+        _, chosen = kmeans_plusplus(points, n, random_state=state)
+    rest = [i for i in _uniform(points, len(points), key) if i not in set(chosen)]
+    return np.array([*dict.fromkeys(chosen), *rest])[:n]  # identical images are drawn twice
+
+
 def _kcenter(points: np.ndarray, n: int, key: tuple) -> np.ndarray:
     """Start with the sample nearest the mean, then always take the sample farthest from all chosen."""
     chosen = [int(np.argmin(((points - points.mean(axis=0)) ** 2).sum(axis=1)))]
@@ -168,4 +181,9 @@ SELECTIONS: dict[str, Selector] = {
     "kmeans": _kmeans,
     "kcenter": _kcenter,
     "mof": _herding,
+    "unbalanced": _uniform,
+    "kmeans++": _kmeans_seeds,
 }
+# Choose from all classes of a task at once, so a pool may lack one: what the authors' released code
+# does under the names of uniform selection and k-means.
+OVER_ALL_CLASSES = ("unbalanced", "kmeans++")

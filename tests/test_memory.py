@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 import torch
 from sklearn.cluster import KMeans
+from small_environment import small
 
 from rslib.environment import Environment
-from rslib.memory import SELECTIONS, fill, make_pool
+from rslib.memory import OVER_ALL_CLASSES, SELECTIONS, fill, make_pool
 from rslib.scenario import Samples, Task
 from rslib.tree import ScheduleTree
 
 SMALL = dict(n_tasks=5, network="mlp", hidden=16, epochs=1, first_epochs=1, batch_size=64, lr=0.01)
+
+BALANCED = [name for name in SELECTIONS if name not in OVER_ALL_CLASSES]
 
 
 def task(sizes=(40, 40), dim=6, seed=0, number=1, head=0, first_label=0) -> Task:
@@ -38,7 +41,7 @@ def network(x) -> torch.Tensor:
 # -- what every selection owes ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("selection", SELECTIONS)
+@pytest.mark.parametrize("selection", BALANCED)
 @pytest.mark.parametrize("sizes", [(40, 40), (30, 50, 40), (12, 12, 12, 12)])
 @pytest.mark.parametrize("size", [1, 2, 7, 10, 24])
 def test_every_prefix_is_as_class_balanced_as_it_can_be(selection, sizes, size):
@@ -51,7 +54,7 @@ def test_every_prefix_is_as_class_balanced_as_it_can_be(selection, sizes, size):
         assert counted.max() - counted.min() <= 1, f"first {n} of the pool: {counted} per class"
 
 
-@pytest.mark.parametrize("selection", SELECTIONS)
+@pytest.mark.parametrize("selection", BALANCED)
 def test_pool_is_the_same_each_time_and_in_any_state_of_the_global_generators(selection):
     """Pools made anew in another process must be the pools of the cached walk."""
     t = task((25, 25))
@@ -62,7 +65,7 @@ def test_pool_is_the_same_each_time_and_in_any_state_of_the_global_generators(se
     assert torch.equal(first, again)
 
 
-@pytest.mark.parametrize("selection", SELECTIONS)
+@pytest.mark.parametrize("selection", BALANCED)
 def test_classes_with_few_samples_give_what_they_have(selection):
     """A small class must neither be repeated nor crash the filling; the other fills up."""
     t = task((2, 30))
@@ -83,7 +86,7 @@ def test_identical_images_are_never_chosen_twice(selection):
 
 
 def test_unknown_selection_is_refused_by_name():
-    with pytest.raises(ValueError, match="uniform, kmeans, kcenter, mof, got 'nearest'"):
+    with pytest.raises(ValueError, match=r"uniform, kmeans, kcenter, mof, .*got 'nearest'"):
         make_pool("nearest", task(), 4, seed=0)
 
 
@@ -286,7 +289,7 @@ def test_where_a_class_is_rare_the_others_fill_the_pool(tmp_path):
     labels = tree.environment.tasks().tasks[0].train.y
     rare = int((labels == 0).sum())
     assert rare < 20 and tree.available(1) == [40]
-    for selection in SELECTIONS:
+    for selection in BALANCED:
         task = tree.environment.tasks().tasks[0]
         pool = make_pool(selection, task, 40, seed=1, features=lambda x: x.flatten(1))
         assert len(set(pool.tolist())) == 40  # nothing twice
@@ -297,3 +300,18 @@ def test_where_a_class_is_rare_the_others_fill_the_pool(tmp_path):
     assert node.complete and node.converged
     whole = ScheduleTree(Environment(str(tmp_path / "rare.npz"), memory_size=500, **settings))
     assert whole.available(1) == [len(labels)] and whole.walk([whole.counts([1], 1)]).complete
+
+
+@pytest.mark.parametrize("selection", OVER_ALL_CLASSES)
+def test_pools_over_all_classes_are_drawn_without_looking_at_labels(selection):
+    """Broken: what the released code does cannot be shown, because classes are balanced after all."""
+    task = small(seed=3).tasks().tasks[0]
+    pools = [make_pool(selection, task, 10, seed) for seed in range(40)]
+    again = make_pool(selection, task, 10, 7)
+    assert torch.equal(pools[7], again) and all(len(set(p.tolist())) == 10 for p in pools)
+    shares = [(task.train.y[pool] == task.train.y.unique()[0]).float().mean() for pool in pools]
+    assert min(shares) < 0.4 and len(set(map(float, shares))) > 2  # a balanced pool has 0.5
+    whole = make_pool(selection, task, len(task.train) + 5, 1)
+    assert sorted(whole.tolist()) == list(range(len(task.train)))
+    with pytest.raises(ValueError, match="Class-IL keeps one sample of each"):
+        small(scenario="class", selection=selection, memory_size=20)

@@ -14,13 +14,13 @@ import pandas as pd
 
 from rslib import data, presets
 from rslib.environment import Environment
-from rslib.memory import SELECTIONS
 from rslib.runs import grid
 from rslib.runs.grid import Cell
 from rslib.runs.params import Parameters, dataset_facts
 from rslib.schedule import n_actions, path_text
 from rslib.store import Store
 
+SELECTIONS = ("uniform", "kmeans", "kcenter", "mof")  # of Table 1
 REPLAY_METHODS = ("hal", "mer", "der", "derpp")
 BASELINES = ("Random", "ETS", "Heur-GD")
 
@@ -120,6 +120,14 @@ def memory_selection(p: Parameters) -> list[Cell]:
         environments = [p.environment(s, selection=selection) for s in p.seeds]
         cells += _each(environments, _schedulers(p), p)
     return cells
+
+
+def pools(p: Parameters) -> list[Cell]:
+    """ETS and Random with pools balanced over classes, and drawn over all classes at once."""
+    selections = ("uniform", "unbalanced", "kmeans", "kmeans++")
+    seeds = range(1, 11) if p.profile_name == "paper" else p.seeds
+    environments = [p.environment(seed, selection=s) for s in selections for seed in seeds]
+    return _each(environments, ["random", "ets"], p)
 
 
 def replay_methods(p: Parameters) -> list[Cell]:
@@ -234,6 +242,16 @@ FORWARD_TRANSFER = Study(
     against=(),
     metrics=("fwt",),
 )
+POOLS = Study(
+    "pools",
+    "04",
+    "Table 1 (pools)",
+    "Pools balanced over classes, and drawn over all classes at once as in the released code",
+    pools,
+    row_keys=("selection", "label"),
+    against=(),
+    metrics=("acc",),
+)
 REPLAY_METHOD = Study(
     "replay_methods",
     "05",
@@ -278,6 +296,7 @@ STUDIES = (
     MEMORY_SIZE,
     MEMORY_SELECTION,
     FORWARD_TRANSFER,
+    POOLS,
     REPLAY_METHOD,
     TINY_MEMORY,
     SCHEDULE_TRANSFER,

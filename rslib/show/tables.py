@@ -35,7 +35,7 @@ _HEADS = {"selection": "Selection", "replay": "Replay", "label": "Schedule", "da
 _HEADS |= {"memory_size": "Memory", "scenario": "Scenario", "comparison": "Comparison"}
 _NAMES = {
     "dataset": published.dataset_name,
-    "selection": lambda v: published.SELECTIONS.get(v, v),
+    "selection": lambda v: (published.SELECTIONS | published.OUR_SELECTIONS).get(v, v),
     "replay": lambda v: published.REPLAY_METHODS.get(v, v),
     "scenario": lambda v: published.SCENARIOS.get(v, v),
     "memory_size": lambda v: f"M = {v:.0f}",

@@ -21,6 +21,8 @@ from rslib import presets
 
 # Names of the rows' columns in the paper's words; also how tables and figures print them.
 SELECTIONS = {"uniform": "Uniform", "kmeans": "k-means", "kcenter": "k-center", "mof": "MoF"}
+# Not the paper's words: what its released code does under the first two names.
+OUR_SELECTIONS = {"unbalanced": "Uniform, unbalanced", "kmeans++": "k-means++ seeds"}
 REPLAY_METHODS = {
     "er": "ER",
     "hal": "HAL",
