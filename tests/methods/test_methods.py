@@ -161,7 +161,9 @@ def linear_learner(n_heads: int, lr: float) -> SimpleNamespace:
     for p in net.parameters():
         p.data.normal_(generator=draws)
     return SimpleNamespace(
-        net=net, optimizer=torch.optim.SGD(net.parameters(), lr=lr), logits=net.logits
+        net=net,
+        optimizer=torch.optim.SGD(net.parameters(), lr=lr),
+        logits=lambda x, head: net.own_head(net(x), head),
     )
 
 
@@ -275,7 +277,7 @@ def two_parameters(a: float, b: float, lr: float) -> SimpleNamespace:
         net=net,
         optimizer=torch.optim.SGD(net.parameters(), lr=lr),
         own_logits=net.own_head,
-        logits=net.logits,
+        logits=lambda x, head: net.own_head(net(x), head),
         environment=SimpleNamespace(seed=1, batch_size=16),
         scenario=SimpleNamespace(tasks=tasks, kind="task"),
         n_learned=2,
