@@ -87,7 +87,8 @@ def report() -> str:
 
 
 def _title(study: Study) -> str:
-    return f"{study.place}: {study.title[0].lower()}{study.title[1:]}"
+    first, rest = study.title[0], study.title[1:]
+    return f"{study.place}: {first if rest[0].isupper() else first.lower()}{rest}"
 
 
 def _notebook(number: str) -> str:
