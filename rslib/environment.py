@@ -54,9 +54,7 @@ class Environment:
     first_epochs: int | None = None  # those of task 1; None: the preset's, else as `epochs`
     batch_size: int | None = None  # current samples per step, to which the memory is added
     lr: float | None = None  # of the optimizer, where the method has no lr of its own
-    method_args: Any = (
-        None  # the method's arguments, a mapping; kept as sorted pairs, to be hashable
-    )
+    method_args: Any = None  # the method's arguments, a mapping; kept as sorted pairs
     setting: str = "mcts"  # whose presets fill in what is None: "mcts" (search) or "rl" (agents)
 
     def __post_init__(self):

@@ -39,9 +39,8 @@ class Learner:
         self.environment = environment
         self.scenario = environment.tasks()
         self._pool_cache: dict[int, Tensor] = {}
-        self.on_step: Callable[[], None] | None = (
-            None  # called before every step; may raise to stop
-        )
+        # Called before every step; may raise to stop.
+        self.on_step: Callable[[], None] | None = None
         self.reset()
 
     def reset(self) -> None:

@@ -33,9 +33,7 @@ class Memory:
     y: Tensor  # (m,) labels within their heads
     head: Tensor  # (m,)
     task: Tensor  # (m,) index of the task they come from, 0 = task 1
-    position: (
-        Tensor  # (m,) place in that task's pool: what a method stored per sample is found by it
-    )
+    position: Tensor  # (m,) place in that task's pool, by which a method finds what it stored
 
     def __len__(self) -> int:
         return len(self.y)

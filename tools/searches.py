@@ -33,9 +33,7 @@ class Setting(NamedTuple):
 
     dataset: str
     n_tasks: int
-    first: (
-        int  # number of the first environment: its seed and, where classes are split, their order
-    )
+    first: int  # number of the first environment: its seed and its class order
     n: int
     budget: dict[str, int]  # iterations or trainings
 

@@ -59,9 +59,8 @@ class Profile:
     rl: dict[str, int]  # environments, policy seeds and length of agent training in 07
     n_tasks_rl: int = 5
     changes: dict[str, dict] = field(default_factory=dict)  # by notebook number: less where slow
-    environment: dict[str, int] = field(
-        default_factory=dict
-    )  # shortens training itself: tests only
+    # Shortens training itself, in tests only.
+    environment: dict[str, int] = field(default_factory=dict)
 
 
 PROFILES = {
