@@ -11,9 +11,8 @@ import re
 import time
 from pathlib import Path
 
-REPOSITORY = (
-    Path(__file__).resolve().parents[1]
-)  # the checkout; of an installed package, site-packages
+# The checkout; of an installed package, site-packages.
+REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 def in_checkout() -> bool:

@@ -211,6 +211,16 @@ def _searches() -> list[str]:
         ]
         lines += ["draws among the surrogate's own candidates); differences to Random-best:\n"]
         lines += [_markdown(equal), ""]
+    whole = searches.on_complete_trees()
+    if len(whole):
+        lines += [
+            "On the authors' complete trees, where every schedule is known (means over search"
+        ]
+        lines += [
+            "seeds; C is UCT's exploration constant, 0.1 in the paper):\n",
+            _markdown(whole),
+            "",
+        ]
     return lines
 
 

@@ -148,9 +148,8 @@ def train_trees(
                 f"more than {presets.MOST_TASKS} tasks are too large"
             )
     found: dict[int, CompleteTree] = {}
-    for i, environment in enumerate(
-        environments
-    ):  # looked up here: a process takes longer to start
+    for i, environment in enumerate(environments):
+        # Looked up here: a process takes longer to start.
         with contextlib.suppress(NotTrained):
             found[i] = _complete(environment, store, frozen=True)
     left = [i for i in range(len(environments)) if i not in found]

@@ -1,6 +1,6 @@
 """Do searches beat luck? MCTS against random schedules by tree size, and searches at equal cost.
 
-Both from stored rows: `mcts_against_luck` from the store and `results/`, `at_equal_cost` from
+All from stored rows: `mcts_against_luck` from the store and `results/`, the others from
 `results/searches`, which `make searches` fills. Differences are paired, in points, with 95 % intervals.
 """
 
@@ -35,6 +35,26 @@ def at_equal_cost() -> pd.DataFrame:
             dataset, tasks = rows["dataset"].iloc[0], int(rows["n_tasks"].iloc[0])
             line = {"dataset": dataset, "tasks": tasks, "search": name}
             line |= {"trainings": f"{cost.loc[name, 'trainings']:.0f}"}
+            line |= {"ACC (%)": f"{acc[name].mean():.2f}"}
+            if name != "Random-best":
+                line |= _paired(acc[name], acc["Random-best"])
+            lines.append(line)
+    return pd.DataFrame(lines).fillna("")
+
+
+def on_complete_trees() -> pd.DataFrame:
+    """ACC on complete trees (the authors'), means over search seeds; UCT with several values of C.
+
+    Differences to as many random schedules are paired by tree.
+    """
+    file = files.results() / "searches" / "complete-trees.csv"
+    rows = pd.read_csv(file) if file.exists() else pd.DataFrame()
+    lines = []
+    for (dataset, budget), part in rows.groupby(["dataset", "budget"]) if len(rows) else ():
+        keys = ["environment", "search"]
+        acc = 100 * part.groupby(keys)["acc"].mean().unstack()  # (trees, searches)
+        for name in sorted(acc, key=lambda label: acc[label].mean()):
+            line = {"dataset": dataset, "rollouts": budget, "search": name}
             line |= {"ACC (%)": f"{acc[name].mean():.2f}"}
             if name != "Random-best":
                 line |= _paired(acc[name], acc["Random-best"])

@@ -154,9 +154,8 @@ class StoreIndex:
         )
         by_settings = self._keys.setdefault(title, {})
         if by_settings.get(settings, {}).get(seed, key) != key:
-            settings += (
-                f" ({key[:6]})"  # they differ in a field the text leaves out, such as epochs
-            )
+            # They differ in a field that the text leaves out, such as epochs.
+            settings += f" ({key[:6]})"
         by_settings.setdefault(settings, {})[seed] = key
         return title, settings, seed
 
