@@ -213,7 +213,9 @@ def _pools(datasets: list[Parameters]) -> list[str]:
         }
         for line in values.to_dict("records")
     )
-    words = "Our pools are balanced over classes. The released code draws them over all classes at\n"
+    words = (
+        "Our pools are balanced over classes. The released code draws them over all classes at\n"
+    )
     words += "once (unbalanced), and calls the seeds of k-means++ k-means:\n"
     return ["## Pools, balanced and not: Split MNIST\n", words, _markdown(frame), ""]
 
