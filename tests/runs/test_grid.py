@@ -265,13 +265,15 @@ def test_a_cancelled_job_is_a_failed_cell(tmp_path):
 
 
 SCRIPT = """
-    import os, sys, threading
+    import os, signal, sys, threading
     from rslib.environment import Environment
     from rslib.runs import grid
     from rslib.runs.grid import Cell
     from rslib.store import Store
 
     if __name__ == "__main__":
+        # A shell starts background jobs with SIGINT ignored, and children inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         settings = dict(memory_size=10, scenario="task", n_tasks=5, network="mlp", hidden=16,
                         first_epochs=1, batch_size=64, lr=0.01)
         quick, endless = (Environment("digits", epochs=e, **settings) for e in (1, 10**6))
