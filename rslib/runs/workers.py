@@ -18,9 +18,6 @@ from tqdm.auto import tqdm
 
 from rslib import pin_cpu_capability
 
-# An interrupt in the middle of drawing a bar leaves tqdm's lock taken. Its monitor thread would wait for
-# the lock for ever, and closing the bar for the thread.
-tqdm.monitor_interval = 0
 _SPAWN = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
 
 
