@@ -352,6 +352,8 @@ def surrogate(
     for i in budget.numbers("Surrogate", progress):
         if every is not None:
             candidates = [path for path in every if path not in rewards]
+        elif i < 4:
+            candidates = [tuple(_roll_out(tree, [], draws))]
         else:
             candidates = _near_and_far(tree, rewards, draws)
         if not candidates:
