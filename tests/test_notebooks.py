@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ import pytest
 import seaborn as sns
 
 from rslib.runs import params
+from rslib.schedule import n_schedules
 from rslib.show import style, verdicts
 from tools import paper_figures, report
 
@@ -25,8 +27,14 @@ NAMES = [
 ]
 # What each must leave behind; {d} is the dataset it ran on.
 ARTEFACTS = {
-    "00": ["figures/{d}/quickstart.pdf", "figures/{d}/quickstart_bubbles.png"],
-    "01": ["figures/{d}/single_task_replay.pdf", "tables/{d}/single_task_replay.tex"],
+    "00": [
+        *("figures/{d}/quickstart.pdf", "figures/{d}/quickstart_bubbles.png"),
+        "figures/{d}/quickstart_matrices.png",
+    ],
+    "01": [
+        *("figures/{d}/single_task_replay.pdf", "tables/{d}/single_task_replay.tex"),
+        "figures/{d}/single_task_gain.png",
+    ],
     "02": [
         *("figures/{d}/schedule_tree.png", "figures/{d}/search_progress.pdf"),
         *("figures/{d}/bubbles.png", "tables/{d}/schedule_search_welch.tex"),
@@ -162,6 +170,35 @@ def test_the_figure_of_all_schedules_has_a_panel_per_seed(tmp_path):
     assert sorted(line.get_xdata()[0] for line in two.lines) == pytest.approx([80, 85])
     assert sum(bar.get_height() for bar in one.patches) == 2
     assert (tmp_path / "figures/digits/all_schedules.png").is_file()
+
+
+@pytest.mark.parametrize("n_tasks", [2, 3, 5, 20])
+def test_figure_2_has_the_papers_schedules_as_paths_of_the_whole_tree(n_tasks, tmp_path):
+    """Broken: 02's tree lacks a memory, a path leaves the tree, or 20 tasks hang it.
+
+    The first cells of 02 run on an environment that has nothing but its number of tasks.
+    """
+    check, *cells = code_cells(FOLDER / "02_schedule_search.ipynb")[1:]
+    imports = [line for line in check.source.splitlines() if line.startswith(("from", "import"))]
+    drawn = next(i for i, c in enumerate(cells) if '"schedule_tree"' in c.source)
+    namespace = dict(
+        p=SimpleNamespace(
+            environment=lambda seed: SimpleNamespace(n_tasks=n_tasks),
+            **dict(seeds=(1,), name="digits", out_dir=tmp_path),
+        )
+    )
+    for source in ("\n".join(imports), *(c.source for c in cells[drawn - 1 : drawn + 1])):
+        exec(source, namespace)
+    T = min(n_tasks, 4)
+    assert len(namespace["leaves"]) == n_schedules(T)
+    ax = namespace["figure"].axes[0]
+    for line, last in zip(ax.lines[:3], namespace["paths"].values(), strict=True):
+        assert line.get_ydata().tolist() == list(range(1, T + 1))
+        leaf = namespace["leaves"].index(last)
+        assert line.get_xdata()[-1] == pytest.approx(leaf, abs=0.3)  # in the leaf's own box
+    widths = Counter(round(bar.get_y() + 0.5) for bar in ax.patches if bar.get_width())
+    assert len(ax.lines) == 3 + sum(n_schedules(k) for k in range(2, T + 1))
+    assert set(widths) == set(range(2, T + 1))
 
 
 def test_a_wrong_parameter_stops_the_notebook_before_it_trains(tmp_path):

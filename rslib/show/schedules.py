@@ -1,4 +1,4 @@
-"""Drawings of schedules and of what they do: bubbles, task accuracies, the schedule tree.
+"""Drawings of schedules and of what they do: bubbles and task accuracies.
 
 The functions take `Schedule` objects and accuracy matrices and know neither datasets nor result
 rows. Accuracies come as fractions and are drawn in percent.
@@ -7,22 +7,16 @@ rows. Accuracies come as fractions and are drawn in percent.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike
 
 from rslib import metrics
-from rslib.schedule import Composition, Schedule, compositions, n_actions
+from rslib.schedule import Schedule
 from rslib.show import style
-
-# The paper's blue, red and purple for its example paths, in shades that all readers tell apart.
-_PATH_COLORS = ("#2166C8", "#D6302A", "#8B3FA8")
 
 
 @style.styled
@@ -91,129 +85,6 @@ def accuracy_and_bubbles(
             above.set_ylabel("accuracy (%)")
     style.task_key(fig, axes, n_tasks)
     return fig
-
-
-@dataclass
-class _Node:
-    """A memory in the drawn tree; `paths` are the indices of the example schedules through it."""
-
-    composition: Composition
-    paths: list[int]
-    children: list[_Node | None] = field(default_factory=list)  # None: more, not drawn
-    x: float = 0.0
-
-
-@style.styled
-def schedule_tree(n_tasks: int, memory_size: int) -> Figure:
-    """Draw the tree of replay memories (Figure 2) with the paper's three schedules as paths in it.
-
-    Boxes are memories, cut into the tasks' shares; dots stand for more of them.
-    """
-    if not 2 <= n_tasks <= 6:
-        raise ValueError(f"a tree of 2 to 6 tasks fits on a page; got {n_tasks} tasks")
-    paths = _example_paths(n_tasks, memory_size)
-    root = _Node((), list(range(len(paths))))
-    _grow(root, list(paths.values()), 0, n_tasks, memory_size)
-    left, step, height = 0.62, 0.58, 0.58 * n_tasks + 0.05  # inches
-    fig, (ax,) = style.panels(1, 1, style.PAGE, height + 0.3)
-    ax.set(xlim=(0, style.PAGE), ylim=(-height, 0))
-    ax.axis("off")
-    slot = (style.PAGE - left - 0.85) / _place(root, 0.0)
-    box = min(0.5, 0.86 * slot)
-    _draw_node(ax, root, n_tasks, left, slot, box, step, level=0)
-    for task in range(1, n_tasks + 1):
-        y = -0.3 - step * (task - 1)
-        ax.text(0, y, f"Task {task}", va="center", weight="bold")
-        choices = n_actions(task - 1) if task > 1 else 0
-        text = f"{choices} choice" + "s" * (choices > 1) if choices else "no memory"
-        ax.text(style.PAGE, y, text, va="center", ha="right", fontsize=7)
-    colors = style.task_colors(n_tasks)
-    handles = [Line2D([], [], color=_PATH_COLORS[i], lw=2, label=n) for i, n in enumerate(paths)]
-    handles += [
-        Rectangle((0, 0), 1, 1, color=colors[i], label=f"task {i + 1}") for i in range(n_tasks - 1)
-    ]
-    fig.legend(handles=handles, loc="outside lower center", ncols=len(handles), handlelength=1.2)
-    return fig
-
-
-def _example_paths(n_tasks: int, M: int) -> dict[str, Schedule]:
-    olds = range(1, n_tasks)
-    return {
-        "only task 1": Schedule(tuple((M,) + (0,) * (k - 1) for k in olds)),
-        "equal shares": Schedule.ets(n_tasks, M),
-        "only the task before": Schedule(tuple((0,) * (k - 1) + (M,) for k in olds)),
-    }
-
-
-def _grow(node: _Node, paths: list[Schedule], k: int, n_tasks: int, M: int) -> None:
-    """Add the children of a node on a path: the first, the last and those on paths; else dots."""
-    if k + 1 == n_tasks:
-        return
-    if not node.paths:
-        node.children = [None]
-        return
-    taken: dict[Composition, list[int]] = {}
-    for i in node.paths:
-        taken.setdefault(paths[i].compositions[k], []).append(i)
-    # The oldest task first, as in actions.
-    ordered = sorted(compositions(k + 1, M), key=lambda c: [-n for n in c])
-    shown = [c for c in ordered if c in taken or c in (ordered[0], ordered[-1])]
-    for c in shown:
-        if node.children and ordered.index(c) != ordered.index(node.children[-1].composition) + 1:  # type: ignore[union-attr]
-            node.children.append(None)
-        child = _Node(c, taken.get(c, []))
-        node.children.append(child)
-        _grow(child, paths, k + 1, n_tasks, M)
-
-
-def _place(node: _Node, left: float) -> float:
-    """Set x of a subtree from `left` on, in slots; returns its width. Dots take less than a box."""
-    width = 0.0
-    for child in node.children:
-        width += 0.4 if child is None else _place(child, left + width)
-    width = max(width, 1.0)
-    xs = [c.x for c in node.children if c is not None]
-    node.x = (xs[0] + xs[-1]) / 2 if xs else left + width / 2
-    return width
-
-
-def _draw_node(ax, node, n_tasks, left, slot, box, step, level) -> None:
-    x, y = left + node.x * slot, -0.3 - step * level
-    bottom = y - (0.2 if node.paths and level else 0.08)
-    for i, child in enumerate(node.children):
-        if child is None:
-            # Dots between two boxes stand between them; a node without boxes has them below it.
-            beside = [c.x for c in (*node.children[:i][-1:], *node.children[i + 1 :][:1])]
-            at = left + np.mean(beside) * slot if beside else x
-            ax.text(at, y - step, "···", ha="center", va="center", color="#666666")
-            if not beside:
-                ax.plot([x, x], [bottom, y - step + 0.08], color="#999999", lw=0.7, ls=(0, (3, 2)))
-            continue
-        end = left + child.x * slot, y - step + 0.09
-        if not child.paths:
-            ax.plot([x, end[0]], [bottom, end[1]], color="#999999", lw=0.7, zorder=1)
-        across = np.array([end[1] - bottom, x - end[0]])  # at right angles to the edge
-        across = 0.035 * across / np.linalg.norm(across)
-        for j, path in enumerate(child.paths):  # side by side where they share an edge
-            dx, dy = across * ((len(child.paths) - 1) / 2 - j)
-            ax.plot(
-                [x + dx, end[0] + dx], [bottom + dy, end[1] + dy],
-                color=_PATH_COLORS[path], lw=2, zorder=2, solid_capstyle="round",
-            )  # fmt: skip
-        _draw_node(ax, child, n_tasks, left, slot, box, step, level + 1)
-    total = sum(node.composition)
-    start = x - box / 2
-    for color, n in zip(style.task_colors(n_tasks), node.composition, strict=False):
-        share = box * n / total
-        ax.add_patch(Rectangle((start, y - 0.06), share, 0.12, color=color, lw=0, zorder=3))
-        start += share
-    edge = "black" if node.paths else "#777777"
-    ax.add_patch(
-        Rectangle((x - box / 2, y - 0.06), box, 0.12, fill=False, ec=edge, lw=0.6, zorder=4)
-    )
-    if node.paths and level:
-        counted = ",".join(map(str, node.composition))
-        ax.text(x, y - 0.075, counted, ha="center", va="top", fontsize=7, zorder=5)
 
 
 def _learned(matrices: ArrayLike) -> np.ndarray:

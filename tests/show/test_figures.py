@@ -72,9 +72,6 @@ FIGURES = {
     "panels, 20 tasks": lambda: schedules.accuracy_and_bubbles(
         {n: (matrix(20), schedule(20)) for n in ("Fine-tuning", "ETS", "MCTS")}
     ),
-    "tree, 3 tasks": lambda: schedules.schedule_tree(3, 8),
-    "tree, 5 tasks": lambda: schedules.schedule_tree(5, 8),
-    "tree, 6 tasks": lambda: schedules.schedule_tree(6, 8),
     "settings": lambda: figures.acc_by_setting(selections(), "selection", "memory_selection"),
     "settings, one seed, two datasets": lambda: figures.acc_by_setting(
         selections(seeds=1, datasets=("mnist", "digits"), labels=("ETS", "MCTS")),
@@ -152,23 +149,6 @@ def test_bubble_areas_are_shares_of_the_memory():
     assert share == pytest.approx(
         {(2, 1): 1, (3, 1): 0.25, (3, 2): 0.75, (5, 1): 0.125, (5, 2): 0.375, (5, 4): 0.5}
     )
-
-
-def test_tree_shows_the_papers_paths():
-    """Else Figure 2's blue, red and purple schedules are not the ones the text explains."""
-    fig = schedules.schedule_tree(5, memory_size=8)
-    shown = {t.get_text() for t in fig.axes[0].texts}
-    assert {"8,0,0,0", "2,2,2,2", "0,0,0,8", "4,4", "3,3,2", "35 choices", "no memory"} <= shown
-    labels = [t.get_text() for t in fig.legends[0].get_texts()]
-    assert labels[:3] == ["only task 1", "equal shares", "only the task before"]
-    edges = [line.get_color() for line in fig.axes[0].get_lines()]
-    assert [edges.count(c) for c in ("#2166C8", "#D6302A", "#8B3FA8")] == [4, 4, 4]
-
-
-def test_tree_refuses_what_does_not_fit_on_a_page():
-    """Else 20 tasks hang it on 17.7 billion nodes."""
-    with pytest.raises(ValueError, match="2 to 6 tasks"):
-        schedules.schedule_tree(20, 8)
 
 
 def test_acc_by_setting_draws_seeds_means_deviations_and_the_papers_value():
@@ -300,6 +280,7 @@ TWICE = """
 import sys
 import matplotlib; matplotlib.use("Agg")
 import pandas as pd
+from rslib.schedule import Schedule
 from rslib.show import figures, schedules, style, tables
 frame = pd.DataFrame([
     dict(dataset="mnist", scenario="task", selection="uniform", replay="er", memory_size=m, seed=s,
@@ -307,7 +288,7 @@ frame = pd.DataFrame([
     for m in (2, 10) for s in (1, 2) for l in ("ETS", "MCTS", "my rule")])
 out = sys.argv[1]
 style.savefig(figures.acc_by_setting(frame, "selection", "memory_selection"), "settings", "mnist", out)
-style.savefig(schedules.schedule_tree(4, 8), "tree", "mnist", out)
+style.savefig(schedules.bubble(Schedule.ets(4, 8)), "bubbles", "mnist", out)
 tables.summary_table(frame, ["memory_size", "label"]).save("main", "mnist", out)
 """
 
