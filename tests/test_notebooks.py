@@ -42,7 +42,8 @@ ARTEFACTS = {
     "03": ["figures/{d}/memory_size.png", "tables/{d}/memory_size.tex"],
     "04": [
         *("tables/{d}/memory_selection.tex", "tables/{d}/forward_transfer.csv"),
-        "figures/{d}/memory_selection.png",
+        *("figures/{d}/memory_selection.png", "figures/{d}/selection_by_hand.png"),
+        "figures/{d}/forward_transfer.pdf",
     ],
     "05": [
         *("tables/{d}/replay_methods.tex", "tables/{d}/replay_methods_welch.csv"),
