@@ -175,7 +175,7 @@ def without_paths(node: NotebookNode) -> NotebookNode:
     text = json.dumps(node)
     for folder in filter(None, (given.get("out_dir"), str(REPOSITORY))):
         text = text.replace(json.dumps(folder)[1:-1], ".")
-    return nbformat.from_dict(json.loads(text))
+    return nbformat.reads(text, as_version=4)
 
 
 def _last_state(text: str) -> str:
