@@ -8,7 +8,7 @@ from tools import ship
 
 
 def test_shipped_artefacts_belong_to_the_results_beside_them():
-    """Broken: figures, tables and executed notebooks show other results than results/. Run `make ship`."""
+    """Broken: figures, tables and executed notebooks are not from results/: run `make ship`."""
     assert ship.STAMP.read_text().strip() == ship.results_digest()
 
 
