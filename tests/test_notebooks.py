@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import nbformat
 import numpy as np
@@ -182,7 +183,7 @@ def test_figure_2_has_the_papers_schedules_as_paths_of_the_whole_tree(n_tasks, t
     check, *cells = code_cells(FOLDER / "02_schedule_search.ipynb")[1:]
     imports = [line for line in check.source.splitlines() if line.startswith(("from", "import"))]
     drawn = next(i for i, c in enumerate(cells) if '"schedule_tree"' in c.source)
-    namespace = dict(
+    namespace: dict[str, Any] = dict(
         p=SimpleNamespace(
             environment=lambda seed: SimpleNamespace(n_tasks=n_tasks),
             **dict(seeds=(1,), name="digits", out_dir=tmp_path),
