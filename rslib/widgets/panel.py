@@ -101,6 +101,12 @@ def paragraph(words: str) -> str:
     return f"<p>{html.escape(words)}</p>"
 
 
+def note(words: str) -> str:
+    """Explain the words of a panel where they stand, smaller than what it shows."""
+    css = "max-width:60em;font-size:.9em;line-height:1.4;opacity:.8"
+    return f"<p style='{css}'>{html.escape(words)}</p>"
+
+
 def table(head: Iterable[str], body: Iterable[Iterable[str]], caption: str) -> str:
     """Render a small table; its cells are safe HTML (`percent`, `change`, `html.escape`)."""
     cells = "".join(f"<th scope='col' style='padding:0 .6em'>{c}</th>" for c in head)
@@ -121,7 +127,7 @@ def step_table(node: Node, task: int, caption: str) -> str:
     replayed = node.path[task - 2] if task > 1 else ()
     before, after = node.test[task - 1, :task], node.test[task, :task]
     body = [
-        ["replayed", *map(str, replayed), "new"],
+        ["samples replayed", *map(str, replayed), "new"],
         ["before", *map(percent, before)],
         ["after", *map(percent, after)],
         ["change", *map(change, after - before)],
