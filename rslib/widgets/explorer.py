@@ -7,14 +7,13 @@ from matplotlib.figure import Figure
 from rslib.search import Result
 from rslib.tree import ScheduleTree
 from rslib.widgets import panel, pictures
-from rslib.widgets.known import ROLLOUTS, SEARCHES, SearchTree, replayed, shares_text
+from rslib.widgets.known import ROLLOUTS, SEARCHES, SHARES, SearchTree, replayed, shares_text
 
 _WORDS = (
-    "A rollout is one schedule, trained to its last task. A schedule such as 100 | 70:30 is the memory "
-    "at task 2 | 3, in shares (%) of task 1:2. A circle is a memory that the search chose at that task: "
-    "the larger, the more rollouts went through it; the darker, the better the best of them. Black is "
-    "the path of the best schedule so far, dashed where it was drawn at random. A search sees "
-    "validation accuracy only; ACC is the mean test accuracy of all tasks."
+    "A rollout is one schedule, trained to its last task. A circle is a memory that the search chose at "
+    "that task: the larger, the more rollouts went through it; the darker, the better the best of them. "
+    "Black is the path of the best schedule so far, dashed where it was drawn at random. A search sees "
+    f"validation accuracy only; ACC is the mean test accuracy of all tasks. {SHARES}"
 )
 
 
@@ -44,7 +43,7 @@ class Explorer(panel.Panel):
         self.rollout = panel.slider("Rollout", 1, last, last)
         self.summary = panel.text("rslib-rollout")
         self.picture = panel.text()
-        super().__init__([self.rollout, self.summary, self.picture])
+        super().__init__([self.rollout, self.summary, panel.note(_WORDS), self.picture])
         self.add_class("rslib-explore")
         self.on_change(lambda _: self._draw(), self.rollout)
         self._nothing = f"No rollout is known. Run rslib.{name}(tree, 20), then this cell again."
@@ -71,7 +70,7 @@ class Explorer(panel.Panel):
         ]
         head = ("", "schedule (shares in %)", "validation", "test ACC")
         caption = f"{result.label} on {result.node.environment}"
-        self.summary.value = panel.table(head, body, caption) + panel.note(_WORDS)
+        self.summary.value = panel.table(head, body, caption)
         alt = f"search tree after {i} rollouts; best schedule {body[1][1]}"
         self.picture.value = pictures.as_html(self.figure, alt)
 

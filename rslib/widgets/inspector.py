@@ -13,15 +13,14 @@ from rslib.search import Result
 from rslib.store import Store
 from rslib.tree import Node, ScheduleTree
 from rslib.widgets import panel, pictures
-from rslib.widgets.known import KnownSchedules, StoreIndex, shares_text
+from rslib.widgets.known import SHARES, KnownSchedules, StoreIndex, shares_text
 
 _SIDES = ("A", "B")
 _WORDS = (
-    "ACC is the mean test accuracy of all tasks after the last one, BWT how far old tasks have moved "
+    "ACC is the mean test accuracy of all tasks after the last one; BWT is how far old tasks have moved "
     "since they were learned (below 0, they are forgotten). The lists go by validation accuracy, which "
-    "is what a search sees; the figure goes by test. ETS gives every old task an equal share. A schedule "
-    "such as 100 | 70:30 is the memory at task 2 | 3, in shares (%) of task 1:2. M is the memory's size "
-    "in samples."
+    "is what a search sees; the figure goes by test. M is the size of the memory in samples. ETS gives "
+    f"every old task an equal share. {SHARES}"
 )
 
 
@@ -74,6 +73,7 @@ class Inspector(panel.Panel):
                 panel.row(self.dataset, self.settings, self.seed, self.refresh),
                 panel.row(self.left, self.right),
                 self.summary,
+                panel.note(_WORDS),
                 panel.row(*self.pictures),
                 self.ranking,
                 self.task,
@@ -175,7 +175,7 @@ class Inspector(panel.Panel):
             alt = f"schedule {name}, {shares_text(node.path)}, ACC {node.acc:.2%}"
             place.value = pictures.as_html(pictures.run(name, node, task, low), alt)
             seen = panel.percent(node.test[task, :task].mean())
-            caption = f"{side}: learning task {task}; ACC of the tasks seen {seen}"
+            caption = f"{side}: learning task {task} (samples, test accuracy); mean so far {seen}"
             step = panel.step_table(node, task, caption) + self._images(node, task)
             steps += f"<div class='side-{side}'>{step}</div>"
         css = "display:flex;flex-wrap:wrap;column-gap:3em"
@@ -196,7 +196,7 @@ class Inspector(panel.Panel):
             for name, node in self.nodes.items()
         ]
         head = ("schedule", "ACC", "BWT", "rank by test", "rank by validation", "ACC − ETS")
-        return panel.table(head, body, str(known.environment)) + panel.note(_WORDS)
+        return panel.table(head, body, str(known.environment))
 
     def _images(self, node: Node, task: int) -> str:
         """Render the replayed samples, or the reason why they cannot be shown."""

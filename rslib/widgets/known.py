@@ -27,9 +27,14 @@ from rslib.tree import Node, NotTrained, ScheduleTree
 ROLLOUTS = 100  # of the paper's searches
 SEARCHES = {"mcts": "MCTS", "surrogate": "Surrogate"}  # functions of rslib.search, and their labels
 
+SHARES = (
+    "A schedule is written as the shares (%) of the old tasks in the memory: 100 | 70:30 is all of "
+    "task 1 at task 2, then 70 of task 1 and 30 of task 2 at task 3."
+)
+
 
 def shares_text(path: Path) -> str:
-    """Write a schedule as shares in percent: "100 | 70:30" has 70 % of task 1 at task 3."""
+    """Write a schedule as shares in percent, memory by memory (`SHARES` explains it)."""
     shares = [":".join(f"{100 * n / sum(c):.0f}" for n in c) if any(c) else "none" for c in path]
     return " | ".join(shares)
 

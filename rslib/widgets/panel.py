@@ -94,17 +94,17 @@ def text(name: str = "") -> HTML:
     return place
 
 
+def note(words: str) -> HTML:
+    """Explain the words of a panel where they stand, smaller than what it shows."""
+    css = "max-width:60em;font-size:.9em;line-height:1.4;opacity:.8"
+    return HTML(f"<p style='{css}'>{html.escape(words)}</p>", layout=Layout(max_width="100%"))
+
+
 # -- text ------------------------------------------------------------------------------------------
 
 
 def paragraph(words: str) -> str:
     return f"<p>{html.escape(words)}</p>"
-
-
-def note(words: str) -> str:
-    """Explain the words of a panel where they stand, smaller than what it shows."""
-    css = "max-width:60em;font-size:.9em;line-height:1.4;opacity:.8"
-    return f"<p style='{css}'>{html.escape(words)}</p>"
 
 
 def table(head: Iterable[str], body: Iterable[Iterable[str]], caption: str) -> str:
@@ -127,7 +127,7 @@ def step_table(node: Node, task: int, caption: str) -> str:
     replayed = node.path[task - 2] if task > 1 else ()
     before, after = node.test[task - 1, :task], node.test[task, :task]
     body = [
-        ["samples replayed", *map(str, replayed), "new"],
+        ["replayed", *map(str, replayed), "new"],
         ["before", *map(percent, before)],
         ["after", *map(percent, after)],
         ["change", *map(change, after - before)],

@@ -60,14 +60,11 @@ class Player(panel.Panel):
         self.score = panel.text("rslib-score")
         self.copied = Textarea(description="To copy", layout=Layout(width="98%", display="none"))
         buttons = panel.row(self.train, self.equal, self.back, self.cancel)
-        moves = VBox([self.message, self.box, buttons, self.step, self.score])
-        # The picture comes first and keeps its width, so that it stays where it is whatever a move adds.
-        self.picture.layout.flex, moves.layout.flex = (
-            f"0 0 {pictures.RUN * pictures.SCREEN:.0f}px",
-            "1 1 440px",
-        )
-        moves.layout.min_width = "0"
-        super().__init__([panel.row(self.picture, moves), self.copied])
+        moves = VBox([self.message, self.box, buttons, self.step])
+        # The picture comes first and keeps its width, so that no move and no score shifts it.
+        self.picture.layout.flex = f"0 0 {pictures.RUN * pictures.SCREEN:.0f}px"
+        moves.layout.flex, moves.layout.min_width = "1 1 440px", "0"
+        super().__init__([panel.row(self.picture, moves), self.score, self.copied])
         self.add_class("rslib-play")
         self.pending: Future | None = None  # the current job of the game's thread
         self.train.on_click(lambda _: self._train())
@@ -130,9 +127,7 @@ class Player(panel.Panel):
         self._draw()  # first what the training did, then the controls for the next move
         self._controls()
         if self.game.over:
-            self._start(
-                self.game.standings(), "Looking up ETS, the searches and the best …", self._scored
-            )
+            self._start(self.game.standings(), "Looking up the others …", self._scored)
 
     def _back(self) -> None:
         last = self.game.back()
@@ -190,7 +185,7 @@ class Player(panel.Panel):
         node = self.game.node
         if node is None:
             return
-        caption = f"What learning task {node.depth} did (test accuracy)"
+        caption = f"What learning task {node.depth} did (samples, test accuracy)"
         table = panel.step_table(node, node.depth, caption)
         acc = panel.percent(node.acc, "acc")
         self.step.value = f"{table}<p><b>ACC {acc}</b>, the mean of the tasks so far</p>"
@@ -209,7 +204,7 @@ class Player(panel.Panel):
             if each.node and each.node is not yours:
                 ahead = panel.change(yours.acc - each.node.acc)
             body.append([each.name, acc, ahead, html.escape(each.note)])
-        head = ("", "ACC", "you are ahead by (points)", "")
+        head = ("", "ACC", "your lead (points)", "")
         self.score.value = panel.table(
             head, body, "The score: ACC, mean test accuracy of all tasks"
         )
