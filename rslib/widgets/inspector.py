@@ -175,7 +175,7 @@ class Inspector(panel.Panel):
             alt = f"schedule {name}, {shares_text(node.path)}, ACC {node.acc:.2%}"
             place.value = pictures.as_html(pictures.run(name, node, task, low), alt)
             seen = panel.percent(node.test[task, :task].mean())
-            caption = f"{side}: learning task {task} (samples, test accuracy); mean so far {seen}"
+            caption = f"{side}: learning task {task}; mean test accuracy so far {seen}"
             step = panel.step_table(node, task, caption) + self._images(node, task)
             steps += f"<div class='side-{side}'>{step}</div>"
         css = "display:flex;flex-wrap:wrap;column-gap:3em"

@@ -185,7 +185,7 @@ class Player(panel.Panel):
         node = self.game.node
         if node is None:
             return
-        caption = f"What learning task {node.depth} did (samples, test accuracy)"
+        caption = f"What learning task {node.depth} did (samples, test accuracies)"
         table = panel.step_table(node, node.depth, caption)
         acc = panel.percent(node.acc, "acc")
         self.step.value = f"{table}<p><b>ACC {acc}</b>, the mean of the tasks so far</p>"
