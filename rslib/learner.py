@@ -148,13 +148,19 @@ class Learner:
             return own
         if number in self._pool_cache:
             return self._pool_cache[number]
-        looked_at = []  # this learner, if the selection looks at its network
+        looked_at = False
+
+        def network() -> Learner:
+            nonlocal looked_at
+            looked_at = True
+            return self
+
         pool = make_pool(
             environment.selection,
             self.scenario.tasks[number - 1],
             environment.pool_size,
             environment.seed,
-            lambda: looked_at.append(self) or self,
+            network,
         )
         if not looked_at:
             self._pool_cache[number] = pool

@@ -64,10 +64,10 @@ def build(
             torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
         trunk = make_trunk(input_shape, hidden).eval()
         with torch.no_grad():
-            shape = tuple(trunk(torch.zeros(2, *input_shape)).flatten(1).shape)
-        if shape[0] != 2:
+            shape = tuple(trunk(torch.zeros(2, *input_shape)).shape)
+        if len(shape) < 2 or shape[0] != 2:
             raise ValueError(f"network {network!r} made features of shape {shape} from two inputs")
-        net = Network(trunk, shape[1], n_heads, head_size)
+        net = Network(trunk, math.prod(shape[1:]), n_heads, head_size)
     if built_in:
         _initialise(net, generator)
     if built_in and network != "mlp":

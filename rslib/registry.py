@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+_HEAP_TYPE = 1 << 9  # the flag of classes that Python code has made
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
 # What Python's own objects are made of. A code object's file and line numbers do not count.
 _ATTRIBUTES: dict[type, tuple[str, ...]] = {
@@ -213,17 +214,23 @@ def _installed(value: Any) -> tuple[str, str] | None:
     bound = not isinstance(getattr(value, "__self__", None), types.ModuleType | type | None)
     if isinstance(value, types.ModuleType):
         module = value.__name__
-    elif callable(value) and hasattr(value, "__qualname__") and not bound:
+    elif (
+        callable(value)
+        and "<locals>" not in getattr(value, "__qualname__", "<locals>")
+        and not bound
+    ):
         module = getattr(value, "__module__", None)
     else:
-        return None
-    module = module if isinstance(module, str) else "builtins"  # compiled code may have none
+        return None  # a value, or made by a function: what it was made with counts
+    if not isinstance(module, str):
+        return "compiled", ""
     top = module.partition(".")[0]
     package = sys.modules.get(top)
-    folders = Path(getattr(package, "__file__", None) or "").parts
-    if top in ("rslib", *sys.stdlib_module_names) or {"site-packages", "dist-packages"} & {
-        *folders
-    }:
+    folders = {*Path(getattr(package, "__file__", None) or "").parts}
+    written = isinstance(value, types.FunctionType) or getattr(value, "__flags__", 0) & _HEAP_TYPE
+    if top in ("__main__", "__mp_main__") or (top == "builtins" and written):
+        return None  # the user's, whichever program runs it, or by exec without a __name__
+    if top in ("rslib", *sys.stdlib_module_names) or folders & {"site-packages", "dist-packages"}:
         return module, str(getattr(package, "__version__", ""))
     return None
 

@@ -24,6 +24,7 @@ from rslib.methods import METHODS
 from rslib.models import NETWORKS
 from rslib.policies import POLICIES
 
+_REGISTRIES = (POLICIES, METHODS, NETWORKS, SELECTIONS)
 _SPAWN = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
 
 
@@ -37,8 +38,7 @@ class WithRegistered:
         return self.work(*args)
 
     def __reduce__(self) -> tuple:
-        own = [registry.own() for registry in (POLICIES, METHODS, NETWORKS, SELECTIONS)]
-        names = [name for entries in own for name in entries]
+        own = [registry.own() for registry in _REGISTRIES]
         try:
             return functools.partial, (
                 _register_and_do,
@@ -47,29 +47,28 @@ class WithRegistered:
                 _filed(),
             )
         except Exception as error:
+            names = ", ".join(name for entries in own for name in entries)
             raise ValueError(
-                f"of {', '.join(names)} something cannot be sent to other processes ({error}). "
-                "Set n_jobs=1"
+                f"what you registered ({names}) cannot be sent to other processes: {error}. Set n_jobs=1"
             ) from None
 
 
-def _filed() -> dict[str, str | None]:
-    """The fingerprints that rows of the user's own entries are filed under."""
-    return {
-        f"{registry.kind} {name!r}": registry.fingerprint(name)
-        for registry in (METHODS, NETWORKS, SELECTIONS)
-        for name in registry.own()
-    }
-
-
-def _register_and_do(work: Callable, own: bytes, filed: dict, *args: Any) -> Any:
-    registries = (POLICIES, METHODS, NETWORKS, SELECTIONS)
-    for registry, entries in zip(registries, cloudpickle.loads(own), strict=True):
+def _register_and_do(work: Callable, own: bytes, filed: dict[str, str | None], *args: Any) -> Any:
+    for registry, entries in zip(_REGISTRIES, cloudpickle.loads(own), strict=True):
         registry.replace_own(entries)
     for name, found in _filed().items():
         if found != filed[name]:  # such as a module that was edited after the kernel imported it
-            raise RuntimeError(f"{name} is other code in this worker process: restart the kernel")
+            raise RuntimeError(f"{name} is other code in a worker process: restart the kernel")
     return work(*args)
+
+
+def _filed() -> dict[str, str | None]:
+    """The fingerprints under which rows of the user's own entries are filed."""
+    return {
+        f"{registry.kind} {name!r}": registry.fingerprint(name)
+        for registry in _REGISTRIES[1:]  # a policy only chooses paths
+        for name in registry.own()
+    }
 
 
 class Serial(cf.Executor):
