@@ -195,8 +195,8 @@ class Environment:
 
         A user's own method, network and selection count as they are registered now, so it may change.
         """
-        registries = (METHODS, self.method), (NETWORKS, self.network), (SELECTIONS, self.selection)
-        own = {r.kind: r.fingerprint(name) for r, name in registries if name not in r.built_in}
+        chosen = (METHODS, self.method), (NETWORKS, str(self.network)), (SELECTIONS, self.selection)
+        own = {r.kind: r.fingerprint(name) for r, name in chosen if name not in r.built_in}
         return _hash([self._settings_key, own]) if own else self._settings_key
 
     @functools.cached_property

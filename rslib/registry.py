@@ -251,7 +251,7 @@ def _pickled(value: Any) -> Iterator[Any]:
             raise NoFingerprint(f"it uses {reduced!r}, whose code cannot be read")
         yield reduced
     else:
-        yield from (list(part) if hasattr(part, "__next__") else part for part in reduced)
+        yield from (list(part) if isinstance(part, Iterator) else part for part in reduced)
 
 
 def _sha(parts: list[str]) -> str:
