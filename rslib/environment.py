@@ -197,7 +197,8 @@ class Environment:
         """
         chosen = (METHODS, self.method), (NETWORKS, str(self.network)), (SELECTIONS, self.selection)
         own = {r.kind: r.fingerprint(name) for r, name in chosen if name not in r.built_in}
-        return _hash([self._settings_key, own]) if own else self._settings_key
+        text = self._settings_key + json.dumps(own, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:20] if own else self._settings_key
 
     @functools.cached_property
     def _settings_key(self) -> str:
@@ -224,7 +225,8 @@ class Environment:
             "batch_size": self.batch_size,
             "lr": self.lr,
         }
-        return _hash(ingredients)
+        text = json.dumps(ingredients, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:20]
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the cached key: a worker with other data or another torch must compute its own."""
@@ -252,11 +254,6 @@ class Environment:
             f"{self.preset.title} ({self.scenario}-IL, {self.n_tasks} tasks{order}), {size}, "
             f"{self.selection} selection, {self.method}, seed {self.seed}"
         )
-
-
-def _hash(ingredients: Any) -> str:
-    text = json.dumps(ingredients, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 @functools.lru_cache(maxsize=2)  # two: a scenario of MNIST's size is 50 MB
