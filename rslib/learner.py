@@ -190,10 +190,14 @@ class Learner:
 
     @torch.no_grad()
     def losses(self, x: Tensor, y: Tensor, head: int) -> Tensor:
+        """The cross-entropy on every sample of one head, for selections."""
         self.net.eval()
-        parts = zip(x.split(EVALUATION_ROWS), torch.full_like(y, head).split(EVALUATION_ROWS))
-        logits = torch.cat([self.logits(rows, heads) for rows, heads in parts])
-        return F.cross_entropy(logits, y, reduction="none")
+        device, found = self.net.output.weight.device, []
+        for rows, labels in zip(x.split(EVALUATION_ROWS), y.split(EVALUATION_ROWS), strict=True):
+            rows, labels = rows.to(device), labels.to(device)
+            logits = self.logits(rows, torch.full_like(labels, head))
+            found.append(F.cross_entropy(logits, labels, reduction="none").cpu())
+        return torch.cat(found)
 
     @torch.no_grad()
     def accuracies(self) -> tuple[np.ndarray, np.ndarray]:
