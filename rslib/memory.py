@@ -24,7 +24,7 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from rslib.registry import Registry
+from rslib.registry import Registry, RegistryError
 from rslib.scenario import Task
 from rslib.seeding import derived_seed
 
@@ -123,7 +123,7 @@ def make_pool(
         inputs, labels_of = task.train.inputs(mine), task.train.y[mine]
         order = np.asarray(select(Candidates(inputs, labels_of, task.head, key, learner), n))
         if len(order) != n or len(np.intersect1d(order, np.arange(len(mine)))) != n:
-            raise ValueError(
+            raise RegistryError(
                 f"selection {selection!r} must return {n} different places below {len(mine)}, "
                 f"got {order.tolist()}"
             )

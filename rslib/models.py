@@ -17,7 +17,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from rslib.registry import Registry
+from rslib.registry import Registry, RegistryError
 
 
 class Network(nn.Module):
@@ -66,7 +66,7 @@ def build(
         with torch.no_grad():
             shape = tuple(trunk(torch.zeros(2, *input_shape)).shape)
         if len(shape) < 2 or shape[0] != 2:
-            raise ValueError(f"network {network!r} made features of shape {shape} from two inputs")
+            raise RegistryError(f"network {network!r} made features of shape {shape} from 2 inputs")
         net = Network(trunk, math.prod(shape[1:]), n_heads, head_size)
     if built_in:
         _initialise(net, generator)

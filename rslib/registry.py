@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rslib.errors import UserError
+
 _HEAP_TYPE = 1 << 9  # the flag of classes that Python code has made
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
 # What Python's own objects are made of. A code object's file and line numbers do not count.
@@ -39,7 +41,11 @@ _ATTRIBUTES: dict[type, tuple[str, ...]] = {
 }
 
 
-class NoFingerprint(ValueError):
+class RegistryError(UserError, ValueError):
+    """A name that is unknown or taken, or an own entry that does not do what its kind must."""
+
+
+class NoFingerprint(RegistryError):
     """Something whose changes cannot be noticed."""
 
 
@@ -71,12 +77,12 @@ class Registry(dict[str, Any]):
 
     def __setitem__(self, name: str, entry: Any) -> None:
         if name in self.built_in:
-            raise ValueError(f"{self.kind} {name!r} is built in: register yours by another name")
+            raise RegistryError(f"{self.kind} {name!r} is built in: register yours by another name")
         self._versions.pop(name, None)
         super().__setitem__(name, entry)
 
     def __missing__(self, name: str) -> Any:
-        raise ValueError(f"{self.kind} must be one of {', '.join(self)}, got {name!r}")
+        raise RegistryError(f"{self.kind} must be one of {', '.join(self)}, got {name!r}")
 
     def fingerprint(self, name: str) -> str | None:
         """The version or the fingerprint of your own entry as it is now; None of a built-in one."""

@@ -236,7 +236,7 @@ class ScheduleTree:
             learner.learn(path[depth - 2] if depth > 1 else ())
             self.trained += 1
             if self.environment.key != self._key:
-                raise RuntimeError(
+                raise UserError(
                     f"{self.environment}: your own method, network or selection changed while it was "
                     "trained. If it writes to what it reads, register it with version=1"
                 )

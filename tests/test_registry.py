@@ -17,6 +17,7 @@ from small_environment import small
 from torch import nn
 
 from rslib import memory, methods, models, policies
+from rslib.errors import UserError
 from rslib.learner import Learner
 from rslib.memory import NeedsNetwork, make_pool
 from rslib.methods import Method
@@ -263,7 +264,7 @@ def test_a_method_that_changes_itself_is_not_filed(tmp_path):
 
     methods.register("logs")(Logs)
     store = Store(tmp_path, shipped=None)
-    with pytest.raises(RuntimeError, match=r"changed while it was trained.*version=1"):
+    with pytest.raises(UserError, match=r"changed while it was trained.*version=1"):
         ScheduleTree(small(method="logs"), store).walk()
     methods.register("logs", version=1)(Logs)
     assert ScheduleTree(small(method="logs"), store).walk().converged
