@@ -6,6 +6,7 @@ the replayed images, and the names that a policy has to propose again, need the 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import textwrap
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ import torch
 
 from rslib import data, presets, search
 from rslib.environment import Environment
-from rslib.memory import fill, make_pool
+from rslib.memory import SELECTIONS, NeedsNetwork, fill, make_pool
 from rslib.methods import METHODS
 from rslib.methods.er import Method
 from rslib.schedule import Path, path_from_text, path_text
@@ -122,10 +123,11 @@ class KnownSchedules:
         """The candidates of the tasks before `task`, drawn again or from a snapshot."""
         environment = self.environment
         tasks = environment.tasks().tasks[: task - 1]
-        by_method = METHODS[environment.method].pool is not Method.pool
-        if environment.selection != "mof" and not by_method:
-            size = environment.pool_size
-            return [make_pool(environment.selection, t, size, environment.seed) for t in tasks]
+        by_method = getattr(METHODS[environment.method], "pool", None) is not Method.pool
+        if environment.selection in SELECTIONS.built_in and not by_method:
+            with contextlib.suppress(NeedsNetwork):
+                size = environment.pool_size
+                return [make_pool(environment.selection, t, size, environment.seed) for t in tasks]
         if not self.store:
             return None
         state = self.store.load_checkpoint(environment.key, path_text(path[: task - 2]))
