@@ -31,7 +31,7 @@ from rslib.environment import Environment
 from rslib.errors import Interrupted, UserError
 from rslib.learner import Learner
 from rslib.memory import fill
-from rslib.runs.workers import executor_for, finished, stop_workers
+from rslib.runs.workers import WithRegistered, executor_for, finished, stop_workers
 from rslib.schedule import n_actions
 from rslib.store import Store
 from rslib.tree import NotTrained, ScheduleTree
@@ -158,7 +158,7 @@ def run(
     order = sorted(left, key=lambda i: -_trainings(cells[i]))
     failed: list[tuple[Cell, str]] = []
     with executor_for(executor, n_jobs, len(order)) as pool:
-        jobs = {pool.submit(run_cell, cells[i], results.store): i for i in order}
+        jobs = {pool.submit(WithRegistered(run_cell), cells[i], results.store): i for i in order}
         try:
             done = tqdm(finished(jobs), "cells", len(order), disable=not progress or not order)
             for job in done:

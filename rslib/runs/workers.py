@@ -1,7 +1,8 @@
 """Where the cells of a grid run: in this process, in processes of our own, or on a Dask cluster.
 
 Every choice looks like a `concurrent.futures` executor to `rslib.runs.grid`, which neither knows
-nor cares which it is. Our own processes have one torch thread each and end with their parent.
+nor cares which it is. Our own processes have one torch thread each and end with their parent. What a
+kernel has registered goes with every job, so that a worker has it too, defined in a notebook or not.
 """
 
 from __future__ import annotations
@@ -15,11 +16,60 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+import cloudpickle
 from tqdm.auto import tqdm
 
 from rslib import pin_cpu_capability
+from rslib.memory import SELECTIONS
+from rslib.methods import METHODS
+from rslib.models import NETWORKS
+from rslib.policies import POLICIES
 
+_REGISTRIES = (POLICIES, METHODS, NETWORKS, SELECTIONS)
 _SPAWN = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+
+
+class WithRegistered:
+    """A function that, once pickled, first registers where it is called what is registered here."""
+
+    def __init__(self, work: Callable):
+        self.work = work
+
+    def __call__(self, *args: Any) -> Any:
+        return self.work(*args)
+
+    def __reduce__(self) -> tuple:
+        own = [registry.own() for registry in _REGISTRIES]
+        try:
+            return functools.partial, (
+                _register_and_do,
+                self.work,
+                cloudpickle.dumps(own),
+                _filed(),
+            )
+        except Exception as error:
+            names = ", ".join(name for entries in own for name in entries)
+            raise ValueError(
+                f"what you registered ({names}) cannot be sent to other processes: {error}. Set n_jobs=1"
+            ) from None
+
+
+def _register_and_do(work: Callable, own: bytes, filed: dict[str, str | None], *args: Any) -> Any:
+    for registry, entries in zip(_REGISTRIES, cloudpickle.loads(own), strict=True):
+        registry.replace_own(entries)
+    for name, found in _filed().items():
+        if found != filed[name]:  # such as a module that was edited after the kernel imported it
+            raise RuntimeError(f"{name} is other code in a worker process: restart the kernel")
+    return work(*args)
+
+
+def _filed() -> dict[str, str | None]:
+    """The fingerprints under which rows of the user's own entries are filed."""
+    return {
+        f"{registry.kind} {name!r}": registry.fingerprint(name)
+        for registry in _REGISTRIES[1:]  # a policy only chooses paths
+        for name in registry.own()
+    }
 
 
 class Serial(cf.Executor):
@@ -95,7 +145,7 @@ def in_processes(work: Callable, jobs: Sequence[tuple], workers: int, title: str
         if workers <= 1 or len(jobs) <= 1:
             return [(work(*job), bar.update())[0] for job in jobs]
         with Processes(workers) as pool:
-            futures = [pool.submit(work, *job) for job in jobs]
+            futures = [pool.submit(WithRegistered(work), *job) for job in jobs]
             for future in futures:
                 future.add_done_callback(lambda _: bar.update())
             return [future.result() for future in futures]
