@@ -111,7 +111,7 @@ def walk(pipe, spec: dict, folder: str | None, paths: list, seed: int) -> None:
 
 
 def put_rows(pipe, spec: dict, folder: str, worker: int, n: int) -> None:
-    """Many rows, half of them also written by the others."""
+    """Many rows after task 2, half of them also written by the others."""
     store = Store(folder, shipped=None)
     environment = Environment.from_spec(spec)
     for i in range(n):
@@ -120,6 +120,6 @@ def put_rows(pipe, spec: dict, folder: str, worker: int, n: int) -> None:
                 environment.key,
                 environment.as_stored(),
                 text,
-                Row(np.full(5, i / n), np.full(5, i / n / 2)),
+                Row(np.where(np.arange(5) < 2, i / n, np.nan), np.full(5, i / n / 2)),
             )
     pipe.send(len(store.rows(environment.key)))
