@@ -6,8 +6,8 @@ action space raises. Its rows are in breadth-first order, so all complete trees 
 
 On disk a row of the CSV is the network after k tasks, given the k-1 actions so far (the layout of the
 authors' released environments). A file of ours ends with a line that holds a digest of the others; the
-authors' files have none. `load_tables` refuses a damaged file and names the row; `complete` trains what a
-live tree lacks.
+authors' files have none. `load_tables` refuses a damaged file and names the row; `complete` trains what
+a live tree lacks.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ def test_an_accuracy_that_was_changed_is_refused_though_it_is_possible(tmp_path)
     text = path.read_text()
     last = text.rindex("\n# sha256") - 1
     path.write_text(text[:last] + str((int(text[last]) + 1) % 10) + text[last + 1 :])
-    with pytest.raises(TableError, match="t.csv is not what was written"):
+    with pytest.raises(TableError, match=r"t\.csv is not what was written"):
         load_tables(path)
     path.write_text(text[: last + 2])  # the authors' files have no digest
     assert np.array_equal(load_tables(path)[0].test, synthetic_table(3).test)

@@ -60,21 +60,6 @@ def outcome(process, pipe, seconds: float = 120):
     return last
 
 
-def search(pipe, spec: dict, folder: str, rollouts: int) -> None:
-    """MCTS in a store. Reports the number of every rollout that trained something, then all."""
-    tree = ScheduleTree(Environment.from_spec(spec), Store(folder, shipped=None))
-    trained = 0
-
-    def report(i: int, node: Node, depth: int) -> None:
-        nonlocal trained
-        if tree.trained > trained:
-            pipe.send(i)
-        trained = tree.trained
-
-    result = mcts(tree, rollouts, on_rollout=report)
-    pipe.send((bits(result), tree.trained))
-
-
 def counted_search(pipe, spec: dict, folder: str, rollouts: int, last: int | None) -> None:
     """MCTS that kills itself at its `last`-th call of any function; reports how many there were.
 

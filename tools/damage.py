@@ -1,6 +1,6 @@
 """Harm what rslib keeps, and see that no result becomes another one without a word.
 
-    python -m tools.damage flips --n 1000   flip single bits of rows, results, snapshots, policies, tables
+    python -m tools.damage flips --n 1000   flip bits of rows, results, snapshots, policies, tables
     python -m tools.damage kills --n 400    kill -9 one MCTS run so many times, and compare its bits
 
 A flipped bit may do nothing (the value is the same, perhaps trained again), or be refused (an error), or
@@ -78,7 +78,9 @@ def _shipped(folder: Path) -> Any:
 
 def _walked(folder: Path) -> Any:
     """A path whose last row is not stored, so that it is trained from a snapshot."""
-    return bits(ScheduleTree(environment(), Store(folder / "store", None)).walk((*PATH, (0, 0, 10))))
+    return bits(
+        ScheduleTree(environment(), Store(folder / "store", None)).walk((*PATH, (0, 0, 10)))
+    )
 
 
 def _policy(folder: Path) -> Any:
@@ -111,7 +113,9 @@ def sample(folder: Path) -> None:
     store.export(environment().key, folder / "results")
     store.close()
     draws = np.random.RandomState(0)
-    weights = [torch.from_numpy(draws.rand(*shape)).float() for shape in ((3, 8), (8,), (8, 35), (35,))]
+    weights = [
+        torch.from_numpy(draws.rand(*shape)).float() for shape in ((3, 8), (8,), (8, 35), (35,))
+    ]
     LearnedPolicy(weights, "relu", {"seed": 1}, "DQN").save(folder / "policy.pt")
     shape = tree_shape(3)
     known = np.arange(3) < shape.depth[:, None]
@@ -215,7 +219,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.damage", description=__doc__)
     parser.add_argument("what", choices=("flips", "kills"))
     parser.add_argument("--n", type=int, default=100, help="how many (default: 100)")
-    parser.add_argument("--seed", type=int, default=1, help="of the moments and places (default: 1)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of the moments and places (default: 1)"
+    )
     given = parser.parse_args()
     if given.what == "kills":
         with tempfile.TemporaryDirectory() as folder:

@@ -88,7 +88,7 @@ class Store:
             self._take_over()
         if self._version() > SCHEMA:
             raise StoreError(
-                f"{self.file} was written by a newer rslib (schema {self._version()}, this program knows "
+                f"{self.file} was written by a newer rslib (schema {self._version()}; this program has "
                 f"{SCHEMA}): update rslib, or set RSLIB_STORE to another folder"
             )
         # By key: a results file, the environment in its first line, its rows.
@@ -186,7 +186,9 @@ class Store:
         query = "SELECT path, val, test, seconds, torch, cpu, digest FROM rows WHERE key = ?"
         values = (key,) if path is None else (key, path)
         rows, wrong = {}, {}
-        for place, *cells, digest in self._read(query + " AND path = ?" * (len(values) - 1), values):
+        for place, *cells, digest in self._read(
+            query + " AND path = ?" * (len(values) - 1), values
+        ):
             try:
                 row = _row(*cells)
                 if digest in (UNVERIFIED, row.digest(key, place)):
@@ -261,7 +263,7 @@ class Store:
     # -- the shipped layer -------------------------------------------------------------------------
 
     def shipped_rows(self, key: str, spec: Mapping[str, Any] | None = None) -> dict[str, Row]:
-        """The rows in results/; none, and a warning, where their file is damaged or of another `spec`."""
+        """The rows in results/; a warning and none where their file is damaged or of another `spec`."""
         if key not in self._shipped:
             file = next(self.shipped.glob(f"*/*{key}.csv"), None) if self.shipped else None
             try:
@@ -275,8 +277,8 @@ class Store:
             if spec and _json(named[name]) != _json(spec[name]):
                 self._shipped[key] = file, {}, (rows := {})
                 warnings.warn(
-                    f"{file}: line 1 has {name} {named[name]!r}, but the key in the file's name is that of "
-                    f"{name} {spec[name]!r}; the file is not used",
+                    f"{file}: line 1 has {name} {named[name]!r}, but the key in its name is that of {name} "
+                    f"{spec[name]!r}; the file is not used",
                     stacklevel=2,
                 )
         return rows
@@ -367,7 +369,9 @@ class Store:
             self._keep_within(db, limit)
             known = {self._snapshot_file(*r) for r in self._read("SELECT key, path FROM snapshots")}
             for file in set(self.snapshots.iterdir()) - known:
-                with contextlib.suppress(FileNotFoundError):  # a temporary name may go at any moment
+                with contextlib.suppress(
+                    FileNotFoundError
+                ):  # a temporary name may go at any moment
                     # A young unknown file may be another process's, on its way to its row.
                     if not file.is_dir() and time.time() - file.stat().st_mtime > 3600:
                         file.unlink()
@@ -401,8 +405,8 @@ def _connect(file: Path, snapshots: Path) -> sqlite3.Connection:
     if new and (any(snapshots.glob("*.snapshot")) or (wal.exists() and wal.stat().st_size)):
         # SQLite would make an empty database of it, and delete the rows that lie in the -wal.
         raise StoreError(
-            f"{file} is empty or gone, but snapshots or rows in {wal.name} are left beside it: put a copy "
-            f"of it back, or delete {file.parent} to begin anew"
+            f"{file} is empty or gone, but snapshots or rows in {wal.name} are left: put a copy of it "
+            f"back, or delete {file.parent} to begin anew"
         )
     db = sqlite3.connect(file, timeout=60, isolation_level=None)
     # A damaged letter must not hide the other rows; the digest sees it.

@@ -119,7 +119,9 @@ def _export(store: Store, folder: Path, keys: list[str]) -> int:
     for key in keys:
         print(store.export(key, folder, _facts(key, specs[key])))
     if unverified:
-        print(f"the store has {unverified} unverified rows, exported like the others", file=sys.stderr)
+        print(
+            f"the store has {unverified} unverified rows, exported like the others", file=sys.stderr
+        )
     return 0
 
 

@@ -262,7 +262,9 @@ def _environment(file: Path, head: Mapping[str, Any]) -> dict[str, Any]:
 
 def _compare_digest(file: Path, head: Mapping[str, Any], rows: bytes) -> None:
     rest = {name: value for name, value in head.items() if name != "digest"}
-    if {"schema", "digest", "environment"} & set(head) and head.get("digest") != _digest(rest, rows):
+    if {"schema", "digest", "environment"} & set(head) and head.get("digest") != _digest(
+        rest, rows
+    ):
         raise ResultsError(f"{file} is not what was written: its digest differs")
 
 

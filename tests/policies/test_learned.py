@@ -150,7 +150,7 @@ def test_a_policy_that_cannot_decide_is_refused_when_it_is_loaded(tmp_path, chan
     if change == "folder":
         file.unlink()
         file.mkdir()
-    with pytest.raises(ValueError, match="policy.pt is not a policy saved by rslib"):
+    with pytest.raises(ValueError, match=r"policy\.pt is not a policy saved by rslib"):
         LearnedPolicy.from_file(file)
 
 
