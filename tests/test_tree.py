@@ -179,7 +179,9 @@ def test_search_killed_twelve_times_between_any_two_calls(uninterrupted, tmp_pat
         pipe.close()
         assert process.exitcode == -9
         assert Store(tmp_path, shipped=None).check() == []
-    found, trained = outcome(*start(search, small().spec(), str(tmp_path), ROLLOUTS))
+    found, _, trained = outcome(
+        *start(counted_search, small().spec(), str(tmp_path), ROLLOUTS, None)
+    )
     assert found == expected == bits(mcts(ScheduleTree(small()), ROLLOUTS))
     assert 0 < trained < trainings  # it went on from where the killed ones had got to
 

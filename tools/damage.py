@@ -203,7 +203,7 @@ def kills(n: int, folder: Path, seed: int = 1) -> tuple[int, bool]:
         except EOFError:
             pass  # it has ended
         if landed < n:
-            process.join(draws.random() * 0.05)  # a moment: in the middle of anything
+            process.join(draws.random() * 0.02)  # a moment: in the middle of anything
             process.kill()
         process.join(60)
         ours.close()

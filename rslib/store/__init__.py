@@ -267,8 +267,8 @@ class Store:
         if key not in self._shipped:
             file = next(self.shipped.glob(f"*/*{key}.csv"), None) if self.shipped else None
             try:
-                found = (read_first_line(file)[0], read_rows(file)) if file else ({}, {})
-                self._shipped[key] = file, *found
+                rows = read_rows(file) if file else {}  # first: it names the line that is wrong
+                self._shipped[key] = file, read_first_line(file)[0] if file else {}, rows
             except ResultsError as error:  # refused by name; the other files are used
                 warnings.warn(str(error), stacklevel=2)
                 self._shipped[key] = file, {}, {}
@@ -277,7 +277,7 @@ class Store:
             if spec and _json(named[name]) != _json(spec[name]):
                 self._shipped[key] = file, {}, (rows := {})
                 warnings.warn(
-                    f"{file}: line 1 has {name} {named[name]!r}, but the key in its name is that of {name} "
+                    f"{file}: line 1 has {name} {named[name]!r}, but its key is that of {name} "
                     f"{spec[name]!r}; the file is not used",
                     stacklevel=2,
                 )

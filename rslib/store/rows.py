@@ -84,9 +84,9 @@ def faults(rows: Mapping[str, Row], n_tasks: int) -> dict[str, str]:
     if not paths:
         return wrong
     val, test = (np.array([getattr(rows[p], kind) for p in paths]) for kind in ("val", "test"))
-    outside = ((val < 0) | (val > 1) | (test < 0) | (test > 1)).any(axis=1)
+    outside: np.ndarray = np.any((val < 0) | (val > 1) | (test < 0) | (test > 1), axis=1)
     learned = np.array([0 if p == UNTRAINED else p.count("/") + 1 + (p != "") for p in paths])
-    as_learned = ~np.isnan(val) == (np.arange(n_tasks) < learned[:, None])
+    as_learned = np.isnan(val) == (np.arange(n_tasks) >= learned[:, None])
     known = as_learned.all(axis=1) & ~np.isnan(test).any(axis=1)
     diverged = np.isnan(val).all(axis=1) & np.isnan(test).all(axis=1)
     for i in np.flatnonzero(outside | ~(known | diverged)):

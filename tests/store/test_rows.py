@@ -226,7 +226,10 @@ EDITS = {  # line 1 the environment, 2 the columns, 3 the untrained network, the
     "no tasks": (replaced(1, '"n_tasks"', '"n_task"'), "line 1 names no environment"),
     "no JSON": (replaced(1, "{", "("), "line 1 is not JSON"),
     "no environment": (lambda lines: lines.__setitem__(0, "# 3"), "line 1 is not JSON"),
-    "seed": (replaced(1, '"seed": 3', '"seed": 2'), "line 1 has seed 2, but the key .* seed 3"),
+    "seed": (
+        replaced(1, '"seed": 3', '"seed": 2'),
+        "line 1 has seed 2, but its key is that of seed 3",
+    ),
 }
 
 
