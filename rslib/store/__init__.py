@@ -380,10 +380,12 @@ class Store:
     def check(self) -> list[str]:
         """What is wrong with the store: nothing, if it is as it should be."""
         trouble = [r for (r,) in self._read("PRAGMA integrity_check") if r != "ok"]
-        specs = self.environments()
+        lines = self._read("SELECT key, spec, digest FROM environments")
+        known = {key for key, *values in lines if _spec(key, *values)}
+        trouble += [f"environment {key} is damaged" for key, *_ in lines if key not in known]
         for (key,) in self._read("SELECT DISTINCT key FROM rows"):
             rows, wrong = self._own(key)
-            lost = {} if key in specs else dict.fromkeys(rows, "is of no known environment")
+            lost = {} if key in known else dict.fromkeys(rows, "is of no known environment")
             trouble += [f"row {key} {path!r} {why}" for path, why in (wrong | lost).items()]
         for key, path in self._read("SELECT key, path FROM snapshots"):
             try:
