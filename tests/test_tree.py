@@ -310,7 +310,7 @@ def test_leaves_are_never_stored_and_snapshots_in_memory_are_bounded(tmp_path):
     tree = ScheduleTree(environment, store, ram_limit=10 * size)
     mcts(tree, 12)
     inner = {s for s in store.rows(environment.key) if s != UNTRAINED and s.count("/") < 3}
-    kept = {path for (path,) in store._db.execute("SELECT path FROM checkpoints")}
+    kept = {path for (path,) in store._db.execute("SELECT path FROM snapshots")}
     assert kept == inner and len(inner) > 10
     assert 0 < tree._snapshots.size <= 10 * size
     assert tree._snapshots.size == sum(n for _, n in tree._snapshots._states.values())

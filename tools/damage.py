@@ -37,9 +37,9 @@ PATH = ((10,), (5, 5))
 ROLLOUTS = 3
 
 
-def environment() -> Environment:
+def environment(dataset: str = "digits", n_tasks: int = 5) -> Environment:
     """Real digits, a tiny network, one epoch: a training takes milliseconds."""
-    return Environment("digits", memory_size=10, n_tasks=5, hidden=4, epochs=1, first_epochs=1)
+    return Environment(dataset, memory_size=10, n_tasks=n_tasks, hidden=4, epochs=1, first_epochs=1)
 
 
 def bits(found: Node | Result) -> tuple:
@@ -165,9 +165,14 @@ def outcome(target: Target, folder: Path, expected: Any) -> str:
 # -- kills -----------------------------------------------------------------------------------------
 
 
+def wide() -> Environment:
+    """So many schedules that a search still trains something new after hundreds of rollouts."""
+    return environment("permuteddigits", n_tasks=6)
+
+
 def search(pipe, folder: str, rollouts: int) -> None:
     """MCTS in a store. Reports the number of every rollout that trained something, then all."""
-    tree = ScheduleTree(environment(), Store(folder, shipped=None))
+    tree = ScheduleTree(wide(), Store(folder, shipped=None))
     trained = 0
 
     def report(i: int, node: Node, depth: int) -> None:
@@ -183,7 +188,7 @@ def search(pipe, folder: str, rollouts: int) -> None:
 def kills(n: int, folder: Path, seed: int = 1) -> tuple[int, bool]:
     """Kill a search n times, each time a moment after it has got on; how many landed, and whether the
     run that is left alone at last finds the bits of an undisturbed run in a sound store."""
-    draws, landed, rollouts = random.Random(seed), 0, 20 + 2 * n
+    draws, landed, rollouts = random.Random(seed), 0, 20 + 3 * n
     # Forked from a server that has imported torch once: importing it takes longer than a search.
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["rslib.search", "torch._dynamo", "sklearn.datasets"])
@@ -210,7 +215,7 @@ def kills(n: int, folder: Path, seed: int = 1) -> tuple[int, bool]:
         landed += process.exitcode == -9
         if process.exitcode not in (0, -9):
             raise RuntimeError(f"the search ended with {process.exitcode}")
-    whole = mcts(ScheduleTree(environment()), rollouts)
+    whole = mcts(ScheduleTree(wide()), rollouts)
     sound = Store(folder, shipped=None).check() == []
     return landed, sound and last[0] == bits(whole) and last[1] <= whole.trained
 
