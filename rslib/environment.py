@@ -236,15 +236,23 @@ class Environment:
         known = {f.name for f in fields(cls)}
         return cls(**{name: value for name, value in spec.items() if name in known})
 
-    def __str__(self) -> str:
-        size = f"M={self.memory_size}"
+    @property
+    def settings(self) -> str:
+        """Describe all but dataset and seed; of the training, what differs from the paper's."""
+        parts = [f"{self.scenario}-IL", f"{self.n_tasks} tasks"]
+        if self.class_order_seed:
+            parts.append(f"class order {self.class_order_seed}")
+        parts.append(f"M={self.memory_size}")
         if self.samples_per_class is not None:
-            size += f", {self.samples_per_class} per class"
-        order = f", class order {self.class_order_seed}" if self.class_order_seed else ""
-        return (
-            f"{self.preset.title} ({self.scenario}-IL, {self.n_tasks} tasks{order}), {size}, "
-            f"{self.selection} selection, {self.method}, seed {self.seed}"
-        )
+            parts.append(f"{self.samples_per_class} per class")
+        parts += [f"{self.selection} selection", self.method]
+        usual = Environment(self.dataset, method=self.method)
+        training = ("network", "hidden", "epochs", "first_epochs", "batch_size", "lr")
+        own, paper = ({n: getattr(e, n) for n in training} | e.arguments for e in (self, usual))
+        return ", ".join(parts + [f"{n}={v}" for n, v in own.items() if paper.get(n) != v])
+
+    def __str__(self) -> str:
+        return f"{self.preset.title}, {self.settings}, seed {self.seed}"
 
 
 @functools.lru_cache(maxsize=2)  # two: a scenario of MNIST's size is 50 MB
