@@ -1,8 +1,8 @@
-"""`python -m rslib`: the library on the command line.
+"""`rslib`, or `python -m rslib`: the library on the command line.
 
-    python -m rslib data                      list every dataset, or fetch one (`data get mnist`)
-    python -m rslib store                     list, export, prune or check stored results
-    python -m rslib propose heur-gd:0.96 accuracies.csv --memory 100
+    rslib data                      list every dataset, or fetch one (`data get mnist`)
+    rslib store                     list, export, prune, forget or check stored results
+    rslib propose heur-gd:0.96 accuracies.csv --memory 100
 
 `propose` is what an engineer calls once per retraining. Line t of the CSV holds the validation
 accuracies of the tasks 1..t after learning task t, as fractions of 1; the answer is how many samples of
@@ -39,7 +39,7 @@ def propose(arguments: Sequence[str]) -> int:
     """Print how many samples of each old task to replay next."""
     from rslib.policies import Policy
 
-    parser = argparse.ArgumentParser(prog="python -m rslib propose", description=propose.__doc__)
+    parser = argparse.ArgumentParser(prog="rslib propose", description=propose.__doc__)
     parser.add_argument("policy", help="a rule such as ets or heur-gd:0.96, or a policy's file")
     parser.add_argument("history", type=Path, help="CSV: line t has the accuracies after task t")
     parser.add_argument("--memory", type=int, required=True, metavar="M", help="samples to replay")

@@ -5,18 +5,21 @@ action space raises. Its rows are in breadth-first order, so all complete trees 
 `TreeShape` and a node is a row number; `stack` turns trees into the arrays that DQN and A2C use.
 
 On disk a row of the CSV is the network after k tasks, given the k-1 actions so far (the layout of the
-authors' released environments). `load_tables` refuses a damaged file and names the row; `complete`
-trains what a live tree lacks.
+authors' released environments). A file of ours ends with a line that holds a digest of the others; the
+authors' files have none. `load_tables` refuses a damaged file and names the row; `complete` trains what
+a live tree lacks.
 """
 
 from __future__ import annotations
 
 import csv
 import gzip
+import io
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from hashlib import sha256
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,7 @@ from rslib import files, schedule
 from rslib.errors import UserError
 from rslib.tree import Node, NotTrained, ScheduleTree
 
+DIGEST = b"# sha256 "  # begins the last line of a table that we have written
 MAX_NODES = 5_000_000  # a tree of 7 tasks would have 61 million rows per environment
 
 
@@ -228,7 +232,7 @@ def columns(n_tasks: int) -> list[str]:
 
 def load_tables(path: str | Path, memory_size: int = 10) -> list[CompleteTree]:
     """The environments in a CSV (plain or .gz), sorted by (dataset, seed); refused if damaged."""
-    header, *lines = _read(Path(path))
+    (header, *lines), as_written = _read(Path(path))
     n_tasks = sum(name.startswith("val_acc_") for name in header)
     if n_tasks < 2 or header != columns(n_tasks):
         raise TableError(f"{path}: line 1: the columns are not those of an environment table")
@@ -257,18 +261,23 @@ def load_tables(path: str | Path, memory_size: int = 10) -> list[CompleteTree]:
         accuracies = numbers[order, 1 + n_tasks :]
         val, test = accuracies[:, :n_tasks].copy(), accuracies[:, n_tasks:].copy()
         tables.append(CompleteTree(str(name), int(seed), val, test, memory_size))
+    if not as_written:  # last, because the checks of rows say where
+        raise TableError(f"{path} is not what was written: its digest differs")
     return tables
 
 
-def _read(path: Path) -> list[list[str]]:
+def _read(path: Path) -> tuple[list[list[str]], bool]:
+    """The lines of a table, and whether they are those that its digest, if it has one, was made of."""
     if not path.exists():
         raise FileNotFoundError(f"no environment table at {path}")
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
-            lines = list(csv.reader(file))
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            text, mark, digest = file.read().partition(DIGEST)
+        lines = list(csv.reader(io.StringIO(text.decode())))
     except (EOFError, OSError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise TableError(f"{path}: cannot be read to its end: {error}") from None
-    return lines or [[]]
+    as_written = not mark or digest == f"{sha256(text).hexdigest()}\n".encode()
+    return lines or [[]], as_written
 
 
 def _numbers(lines: list[list[str]], header: list[str], path: str | Path) -> np.ndarray:
@@ -363,6 +372,7 @@ def save_tables(tables: Iterable[CompleteTree], path: str | Path) -> Path:
             for key, row in zip(keys, accuracies.tolist(), strict=True)
         ]
     content = ("\n".join(lines) + "\n").encode()
+    content += DIGEST + f"{sha256(content).hexdigest()}\n".encode()
     if path.suffix == ".gz":
         content = gzip.compress(content, mtime=0)  # no date: a rebuilt table is byte-identical
     return files.write_atomically(path, content)

@@ -1,11 +1,13 @@
-"""The folders that rslib reads and writes, and the one way it writes a file.
+"""The folders that rslib reads and writes, the one way it writes a file, and seals that show damage.
 
-`$RSLIB_STORE`, `$RSLIB_RESULTS`, `$RSLIB_DATA` and `$XDG_CACHE_HOME` are read here and nowhere else,
-each time they are needed, so that a notebook or a test may set them.
+`$RSLIB_STORE`, `$RSLIB_RESULTS`, `$RSLIB_DATA`, `$XDG_CACHE_HOME`, `$RSLIB_JOURNAL` and
+`$RSLIB_CHECKPOINT_GB` are read here and nowhere else, each time they are needed, so that a notebook or a
+test may set them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import time
@@ -29,6 +31,23 @@ def store() -> Path:
     """`$RSLIB_STORE`, else the cache folder: results outlive a checkout."""
     given = os.environ.get("RSLIB_STORE")
     return Path(given).expanduser() if given else cache()
+
+
+def journal() -> str | None:
+    """`$RSLIB_JOURNAL`: "delete" for a store on a network drive, "wal"; None: as the store has it."""
+    given = os.environ.get("RSLIB_JOURNAL") or None
+    if given not in (None, "wal", "delete"):
+        raise ValueError(f"RSLIB_JOURNAL must be wal or delete, got {given!r}")
+    return given
+
+
+def snapshot_limit() -> int:
+    """Bytes that snapshots may take: `$RSLIB_CHECKPOINT_GB`, else 5 GB, which a laptop has to spare."""
+    given = os.environ.get("RSLIB_CHECKPOINT_GB") or "5"
+    try:
+        return int(float(given) * 2**30)
+    except (ValueError, OverflowError):
+        raise ValueError(f"RSLIB_CHECKPOINT_GB must be a number, got {given!r}") from None
 
 
 def results() -> Path:
@@ -71,3 +90,22 @@ def write_atomically(target: Path, content: bytes) -> Path:
     finally:
         temporary.unlink(missing_ok=True)
     return target
+
+
+def seal(owner: str, content: bytes) -> bytes:
+    """Put a line before the content that names its owner and holds a digest of both."""
+    return _seal_line(owner, content) + content
+
+
+def unseal(owner: str, content: bytes) -> bytes:
+    """Take the line of `seal` off; raises ValueError after any change and for another owner."""
+    line, _, rest = content.partition(b"\n")
+    if line + b"\n" != _seal_line(owner, rest):
+        raise ValueError(f"this is not the {owner} that was written; it begins with {line[:120]!r}")
+    return rest
+
+
+def _seal_line(owner: str, content: bytes) -> bytes:
+    digest = hashlib.sha256(f"{owner}\n".encode())
+    digest.update(content)
+    return f"rslib {owner} {digest.hexdigest()}\n".encode()

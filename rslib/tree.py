@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -128,7 +129,9 @@ class ScheduleTree:
                 f"memory size {environment.memory_size} is too small: Class-IL keeps one sample of "
                 f"each past class, {needed} before the last task"
             )
-        self._rows: dict[str, Row] = store.rows(environment.key) if store else {}
+        self._rows: dict[str, Row] = {}
+        if store:
+            self._rows = store.rows(environment.key, environment.spec())
         self._rows |= rows or {}
         self._snapshots = _Snapshots(ram_limit)
         self._children: dict[int, list[Composition]] = {}  # listing them takes long: once each
@@ -266,15 +269,27 @@ class ScheduleTree:
             state = self._snapshots.get(node)
             if state is None and self.store:
                 state = self.store.load_checkpoint(self.environment.key, path_text(node))
-                if state is not None:
-                    self._snapshots.put(node, state)
             if state is not None:
                 self._at = None  # if interrupted while restoring, the learner stands nowhere
-                self._learner.restore(state)
-                return self._learner
+                if self._restored(state, depth):
+                    self._snapshots.put(node, state)
+                    return self._learner
         self._at = None
         self._learner.reset()
         return self._learner
+
+    def _restored(self, state: dict[str, Any], depth: int) -> bool:
+        """Restore the learner from a snapshot; a snapshot that does not fit counts as absent."""
+        assert self._learner is not None
+        try:
+            self._learner.restore(state)
+            if self._learner.n_learned == depth:
+                return True
+            reason = f"it has learned {self._learner.n_learned} tasks instead of {depth}"
+        except Exception as error:  # other names or shapes: torch raises many kinds
+            reason = str(error)
+        warnings.warn(f"a snapshot of {self.environment} is not used: {reason}", stacklevel=2)
+        return False
 
     def _save(self, node: Path, learner: Learner) -> None:
         state = learner.snapshot()

@@ -123,7 +123,7 @@ def test_round_trip(tmp_path, n_tasks, suffix):
 def test_rows_may_come_in_any_order(tmp_path):
     """Broken: a table sorted by a spreadsheet would be read as another one."""
     path = save_tables([synthetic_table(3, 0), synthetic_table(3, 1)], tmp_path / "t.csv")
-    header, *lines = path.read_text().splitlines()
+    header, *lines, _ = path.read_text().splitlines()  # without our digest
     path.write_text("\n".join([header, *reversed(lines)]) + "\n")
     assert np.array_equal(load_tables(path)[1].val, synthetic_table(3, 1).val)
 
@@ -137,7 +137,9 @@ def test_saving_refuses_what_cannot_be_read_back(tmp_path):
 
 def damaged(tmp_path, edit):
     path = save_tables([synthetic_table(3, 0), synthetic_table(3, 8)], tmp_path / "t.csv")
-    lines = path.read_text().splitlines()  # line 1 header, 2-6 environment 0, 7-11 environment 8
+    # Line 1 header, 2-6 environment 0, 7-11 environment 8; without our digest, as the authors' files.
+    *lines, digest = path.read_text().splitlines()
+    assert digest.startswith("# sha256 ")
     edit(lines)
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -185,6 +187,18 @@ def test_damage_is_refused_with_the_row_named(tmp_path, edit, message):
     """Broken: an agent would learn from a damaged table, or nobody could find the damage."""
     with pytest.raises(TableError, match=message):
         load_tables(damaged(tmp_path, edit))
+
+
+def test_an_accuracy_that_was_changed_is_refused_though_it_is_possible(tmp_path):
+    """Broken: one digit of a table of ours changes, and agents learn from another environment."""
+    path = save_tables([synthetic_table(3)], tmp_path / "t.csv")
+    text = path.read_text()
+    last = text.rindex("\n# sha256") - 1
+    path.write_text(text[:last] + str((int(text[last]) + 1) % 10) + text[last + 1 :])
+    with pytest.raises(TableError, match=r"t\.csv is not what was written"):
+        load_tables(path)
+    path.write_text(text[: last + 2])  # the authors' files have no digest
+    assert np.array_equal(load_tables(path)[0].test, synthetic_table(3).test)
 
 
 def test_files_that_are_no_tables(tmp_path):

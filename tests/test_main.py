@@ -41,7 +41,7 @@ def test_mistakes_are_answered_in_one_line(tmp_path, capsys, text, policy, messa
 
 def test_data_and_store_are_commands_too(tmp_path):
     """Broken: `python -m rslib data` and `python -m rslib store` are not those of the README."""
-    for command, expected in ((["data"], "permuteddigits"), (["store"], "rows, 0 snapshots")):
+    for command, expected in ((["data"], "permuteddigits"), (["store"], ", 0 snapshots in ")):
         done = subprocess.run(
             [sys.executable, "-m", "rslib", *command], capture_output=True, text=True, timeout=120
         )

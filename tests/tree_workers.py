@@ -60,21 +60,6 @@ def outcome(process, pipe, seconds: float = 120):
     return last
 
 
-def search(pipe, spec: dict, folder: str, rollouts: int) -> None:
-    """MCTS in a store. Reports the number of every rollout that trained something, then all."""
-    tree = ScheduleTree(Environment.from_spec(spec), Store(folder, shipped=None))
-    trained = 0
-
-    def report(i: int, node: Node, depth: int) -> None:
-        nonlocal trained
-        if tree.trained > trained:
-            pipe.send(i)
-        trained = tree.trained
-
-    result = mcts(tree, rollouts, on_rollout=report)
-    pipe.send((bits(result), tree.trained))
-
-
 def counted_search(pipe, spec: dict, folder: str, rollouts: int, last: int | None) -> None:
     """MCTS that kills itself at its `last`-th call of any function; reports how many there were.
 
@@ -111,7 +96,7 @@ def walk(pipe, spec: dict, folder: str | None, paths: list, seed: int) -> None:
 
 
 def put_rows(pipe, spec: dict, folder: str, worker: int, n: int) -> None:
-    """Many rows, half of them also written by the others."""
+    """Many rows after task 2, half of them also written by the others."""
     store = Store(folder, shipped=None)
     environment = Environment.from_spec(spec)
     for i in range(n):
@@ -120,7 +105,7 @@ def put_rows(pipe, spec: dict, folder: str, worker: int, n: int) -> None:
                 environment.key,
                 environment.as_stored(),
                 text,
-                Row(np.full(5, i / n), np.full(5, i / n / 2)),
+                Row(np.where(np.arange(5) < 2, i / n, np.nan), np.full(5, i / n / 2)),
             )
     pipe.send(len(store.rows(environment.key)))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -85,17 +86,27 @@ class LearnedPolicy(Policy):
         }
         buffer = io.BytesIO()
         torch.save(content, buffer)
-        return files.write_atomically(Path(path), buffer.getvalue())
+        return files.write_atomically(Path(path), files.seal("policy", buffer.getvalue()))
 
     @classmethod
     def from_file(cls, path: str | Path) -> LearnedPolicy:
+        """Load a policy; raises ValueError, which names the file, after any change of a bit."""
         try:
-            content = torch.load(path, weights_only=True)
-            weights, activation = content["weights"], content["activation"]
-            config, label = json.loads(content["config"]), content["label"]
-        except Exception as error:  # torch.load raises a different kind for every kind of damage
+            content = Path(path).read_bytes()
+            if not content.startswith(b"PK"):
+                content = files.unseal("policy", content)
+            elif damaged := zipfile.ZipFile(io.BytesIO(content)).testzip():
+                # From before policies had a seal: a zip file, whose checksums torch does not compare.
+                raise ValueError(f"{damaged} does not have its checksum")
+            found = torch.load(io.BytesIO(content), weights_only=True)
+            weights, activation = found["weights"], found["activation"]
+            config, label = json.loads(found["config"]), str(found["label"])
+            policy = cls(weights, activation, config, label, str(path))
+            if not policy.scores(torch.zeros(1, policy.n_tasks - 1)).isfinite().all():
+                raise ValueError("its weights are not finite")
+        except Exception as error:  # torch raises a different kind for every kind of damage
             raise ValueError(f"{path} is not a policy saved by rslib: {error}") from None
-        return cls(weights, activation, config, label, str(path))
+        return policy
 
     def __repr__(self) -> str:
         return f"LearnedPolicy({self.label}, {self.n_tasks} tasks, {self.name})"

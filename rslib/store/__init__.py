@@ -6,21 +6,24 @@ others wrote the same. Order of writing is snapshot file (temporary name, fsync,
 process killed anywhere leaves nothing half done. Below the database lies a read-only layer of CSV
 files (`results/` in a checkout), so that shipped results are used instead of trained again.
 
-`python -m rslib.store` lists, exports, prunes and checks.
+Nothing damaged is used. A row has a digest of itself and its place; a row that fails it is named in a
+warning and trained again. A snapshot carries its key and path under a digest, and one that is not what
+was written counts as absent. File names follow from key and path: the database holds none.
+
+`rslib store` lists, exports, prunes, forgets and checks.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
-import os
 import sqlite3
 import time
 import warnings
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,7 @@ from rslib.store.rows import (
     ResultsError,
     Row,
     as_csv,
+    faults,
     file_name,
     file_text,
     key_of,
@@ -41,17 +45,30 @@ from rslib.store.rows import (
 )
 
 SHIPPED = "the results in results/"  # what a store lies above unless it is told otherwise
-CHECKPOINT_LIMIT = int(float(os.environ.get("RSLIB_CHECKPOINT_GB", 20)) * 2**30)
+SCHEMA = 1  # of the database; stores from before it had a number are taken over
+UNVERIFIED = "unverified"  # in place of a digest: the row is from before rows had one
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS environments (key TEXT PRIMARY KEY, spec TEXT NOT NULL);
+# The index has the name of a table of schema 0, so that a program which knows no schema fails when it
+# opens the store ("there is already an index named checkpoints") and writes nothing. The total of bytes
+# is kept by triggers: adding them up at every save would take longer with every snapshot.
+_TABLES = """
+CREATE TABLE IF NOT EXISTS environments (key TEXT PRIMARY KEY, spec TEXT NOT NULL, digest TEXT);
 CREATE TABLE IF NOT EXISTS rows (
     key TEXT NOT NULL, path TEXT NOT NULL, val BLOB NOT NULL, test BLOB NOT NULL,
-    seconds REAL, torch TEXT, cpu TEXT, PRIMARY KEY (key, path)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS checkpoints (
-    key TEXT NOT NULL, path TEXT NOT NULL, file TEXT NOT NULL, bytes INTEGER NOT NULL,
-    used REAL NOT NULL, PRIMARY KEY (key, path)) WITHOUT ROWID;
+    seconds REAL, torch TEXT, cpu TEXT, digest TEXT, PRIMARY KEY (key, path)) WITHOUT ROWID;
+CREATE TABLE snapshots (
+    key TEXT NOT NULL, path TEXT NOT NULL, bytes INTEGER NOT NULL, used REAL NOT NULL,
+    PRIMARY KEY (key, path)) WITHOUT ROWID;
+CREATE INDEX checkpoints ON snapshots (used);
+CREATE TABLE total (bytes INTEGER NOT NULL);
+INSERT INTO total VALUES (0);
+CREATE TRIGGER added AFTER INSERT ON snapshots BEGIN UPDATE total SET bytes = bytes + NEW.bytes; END;
+CREATE TRIGGER dropped AFTER DELETE ON snapshots BEGIN UPDATE total SET bytes = bytes - OLD.bytes; END;
 """
+
+
+class StoreError(RuntimeError):
+    """A store that cannot be used; the message names its file."""
 
 
 class Store:
@@ -63,12 +80,47 @@ class Store:
         if shipped == SHIPPED:
             shipped = files.results()
         self.shipped = Path(shipped).absolute() if shipped is not None else None
-        (self.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-        self._db = _connect(self.folder / "rows.sqlite")
+        self.file, self.snapshots = self.folder / "rows.sqlite", self.folder / "checkpoints"
+        self.snapshots.mkdir(parents=True, exist_ok=True)
+        with self._named_errors():
+            self._db = _connect(self.file, self.snapshots)
+        if self._version() < SCHEMA:
+            self._take_over()
+        if self._version() > SCHEMA:
+            raise StoreError(
+                f"{self.file} was written by a newer rslib (schema {self._version()}; this program has "
+                f"{SCHEMA}): update rslib, or set RSLIB_STORE to another folder"
+            )
+        # By key: a results file, the environment in its first line, its rows.
+        self._shipped: dict[str, tuple[Path | None, dict[str, Any], dict[str, Row]]] = {}
+
+    def _version(self) -> int:
+        return self._read("PRAGMA user_version")[0][0]
+
+    def _take_over(self) -> None:
+        """Make the tables of a new store, or those of this schema from those of before."""
         with self._write() as db:
-            for statement in _SCHEMA.strip().split(";\n"):
+            if self._version():
+                return  # another process has just done it
+            before = self._read("SELECT name FROM sqlite_master WHERE name = 'checkpoints'")
+            if before:
+                for table in ("environments", "rows"):
+                    db.execute(f"ALTER TABLE {table} ADD COLUMN digest TEXT")
+                    db.execute(f"UPDATE {table} SET digest = ?", (UNVERIFIED,))
+                db.execute("DROP TABLE checkpoints")
+            for statement in _TABLES.strip().split(";\n"):
                 db.execute(statement)
-        self._shipped: dict[str, dict[str, Row]] = {}
+            db.execute(f"PRAGMA user_version = {SCHEMA}")
+        if before:
+            old = [file for file in self.snapshots.glob("*.pt") if file.is_file()]
+            for file in old:
+                file.unlink(missing_ok=True)
+            warnings.warn(
+                f"{self.folder} is from an earlier rslib: its {self.n_unverified()} rows are used and "
+                f"marked unverified; its {len(old)} snapshots, which do not say whose they are, are "
+                "removed and trained again where they are needed",
+                stacklevel=3,
+            )
 
     def close(self) -> None:
         self._db.close()
@@ -79,44 +131,107 @@ class Store:
     @contextlib.contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
         """One transaction that takes the write lock at its start, so that waiting works."""
+        with self._named_errors():
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:  # Ctrl-C too: an open transaction would lock everybody out
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def _read(self, query: str, values: Iterable = ()) -> list[tuple]:
+        """All answers at once: an open cursor would hold a lock where the journal is not a WAL."""
+        with self._named_errors():
+            return self._db.execute(query, tuple(values)).fetchall()
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
         try:
-            self._db.execute("BEGIN IMMEDIATE")
-            yield self._db
-            self._db.execute("COMMIT")
-        except BaseException:  # Ctrl-C too: an open transaction would lock everybody out
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
+            yield
+        except sqlite3.OperationalError as error:  # locked, full, not allowed
+            raise StoreError(f"{self.file} cannot be used: {error}") from error
+        except sqlite3.DatabaseError as error:
+            raise StoreError(
+                f"{self.file} is damaged ({error}): put a copy of it back, or delete {self.folder} to "
+                "begin anew"
+            ) from error
 
     # -- rows --------------------------------------------------------------------------------------
 
-    def rows(self, key: str) -> dict[str, Row]:
-        """All rows of an environment by path text, shipped rows included."""
-        found = dict(self.shipped_rows(key))
-        query = "SELECT path, val, test, seconds, torch, cpu FROM rows WHERE key = ?"
-        for path, *values in self._db.execute(query, (key,)):
-            found[path] = _row(*values)
-        return found
+    def rows(self, key: str, spec: Mapping[str, Any] | None = None) -> dict[str, Row]:
+        """All rows of an environment by path text, shipped rows included.
+
+        Shipped rows of another environment than `spec`, where it is given, are not used.
+        """
+        return {**self.shipped_rows(key, spec), **self._sound(key)}
 
     def row(self, key: str, path: str) -> Row | None:
-        query = "SELECT val, test, seconds, torch, cpu FROM rows WHERE key = ? AND path = ?"
-        values = self._db.execute(query, (key, path)).fetchone()
-        return _row(*values) if values else self.shipped_rows(key).get(path)
+        return self._sound(key, path).get(path) or self.shipped_rows(key).get(path)
+
+    def _sound(self, key: str, path: str | None = None) -> dict[str, Row]:
+        rows, wrong = self._own(key, path)
+        if wrong:
+            named = [f"row {path!r} of {key} {why}" for path, why in list(wrong.items())[:5]]
+            more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+            warnings.warn(
+                f"{self.file}: {'; '.join(named)}{more}: not used, trained again where it is needed",
+                stacklevel=3,
+            )
+        return rows
+
+    def _own(self, key: str, path: str | None = None) -> tuple[dict[str, Row], dict[str, str]]:
+        """The store's own rows of an environment, or one of them; and what is wrong with others."""
+        query = "SELECT path, val, test, seconds, torch, cpu, digest FROM rows WHERE key = ?"
+        values = (key,) if path is None else (key, path)
+        rows, wrong = {}, {}
+        for place, *cells, digest in self._read(
+            query + " AND path = ?" * (len(values) - 1), values
+        ):
+            try:
+                row = _row(*cells)
+                if digest in (UNVERIFIED, row.digest(key, place)):
+                    rows[place] = row
+                else:
+                    wrong[place] = "is not what was written: its digest differs"
+            except (TypeError, ValueError, AttributeError) as error:  # cells of another type
+                wrong[place] = f"cannot be read: {error}"
+        if rows:
+            query = "SELECT key, spec, digest FROM environments WHERE key = ?"
+            specs = [_spec(*line) or {} for line in self._read(query, (key,))]
+            n_tasks = [spec["n_tasks"] for spec in specs if "n_tasks" in spec]
+            wrong |= faults(rows, *n_tasks or [len(next(iter(rows.values())).test)])
+        return {place: row for place, row in rows.items() if place not in wrong}, wrong
 
     def put(self, key: str, spec: Mapping[str, Any], path: str, row: Row) -> None:
         """Keep a row. `spec` describes the environment, and under "data" what is known of its data."""
         values = (row.val.tobytes(), row.test.tobytes(), row.seconds, row.torch, row.cpu)
+        values = (key, path, *values, row.digest(key, path))
         with self._write() as db:
             self._put_environment(db, key, spec)
-            db.execute(
-                "INSERT OR IGNORE INTO rows VALUES (?, ?, ?, ?, ?, ?, ?)", (key, path, *values)
-            )
+            if path not in self._own(key, path)[0]:  # the first stays, unless it is damaged
+                db.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     @staticmethod
     def _put_environment(db: sqlite3.Connection, key: str, spec: Mapping[str, Any]) -> None:
-        text = json.dumps(spec, sort_keys=True)
-        update = "ON CONFLICT (key) DO UPDATE SET spec = excluded.spec WHERE spec != excluded.spec"
-        db.execute(f"INSERT INTO environments VALUES (?, ?) {update}", (key, text))
+        text = _json(spec)
+        update = "ON CONFLICT (key) DO UPDATE SET spec = excluded.spec, digest = excluded.digest"
+        changed = "spec IS NOT excluded.spec OR digest IS NOT excluded.digest"
+        query = f"INSERT INTO environments VALUES (?, ?, ?) {update} WHERE {changed}"
+        db.execute(query, (key, text, _digest(f"{key} {text}")))
+
+    def n_unverified(self) -> int:
+        """Count the rows from before rows had a digest."""
+        return self._read("SELECT COUNT(*) FROM rows WHERE digest = ?", (UNVERIFIED,))[0][0]
+
+    def forget(self, key: str) -> int:
+        """Delete the store's own rows and snapshots of an environment; returns how many rows."""
+        with self._write() as db:
+            n = db.execute("DELETE FROM rows WHERE key = ?", (key,)).rowcount
+            self._drop(db, self._read("SELECT key, path FROM snapshots WHERE key = ?", (key,)))
+            db.execute("DELETE FROM environments WHERE key = ?", (key,))
+        return n
 
     def environments(self) -> dict[str, dict[str, Any]]:
         """The specification of every environment the store has a row of, by key."""
@@ -126,34 +241,47 @@ class Store:
         """By key: the environment, and what is known of its data."""
         known = {}
         for file in results_files(self.shipped) if self.shipped else ():
-            with contextlib.suppress(ResultsError):  # reported when its rows are read
+            try:
                 known[key_of(file)] = read_first_line(file)
-        for key, text in self._db.execute("SELECT key, spec FROM environments"):
-            spec = json.loads(text)
+            except ResultsError as error:
+                warnings.warn(str(error), stacklevel=3)
+        for key, *values in self._read("SELECT key, spec, digest FROM environments"):
+            spec = _spec(key, *values)
+            if spec is None:
+                warnings.warn(f"{self.file}: environment {key} is damaged: not used", stacklevel=3)
+                continue
             data, shipped = spec.pop("data", None), known.get(key, (None, None))[1]
             known[key] = spec, Facts(**data) if data else shipped
         return known
 
     def sizes(self) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
         """Per environment: own rows; snapshots and their bytes."""
-        rows = self._db.execute("SELECT key, COUNT(*) FROM rows GROUP BY key")
-        kept = self._db.execute("SELECT key, COUNT(*), SUM(bytes) FROM checkpoints GROUP BY key")
-        return dict(rows.fetchall()), {key: (n, size) for key, n, size in kept}
+        rows = self._read("SELECT key, COUNT(*) FROM rows GROUP BY key")
+        kept = self._read("SELECT key, COUNT(*), SUM(bytes) FROM snapshots GROUP BY key")
+        return dict(rows), {key: (n, size) for key, n, size in kept}
 
     # -- the shipped layer -------------------------------------------------------------------------
 
-    def _shipped_file(self, key: str) -> Path | None:
-        return next(self.shipped.glob(f"*/*{key}.csv"), None) if self.shipped else None
-
-    def shipped_rows(self, key: str) -> dict[str, Row]:
+    def shipped_rows(self, key: str, spec: Mapping[str, Any] | None = None) -> dict[str, Row]:
+        """The rows in results/; a warning and none where their file is damaged or of another `spec`."""
         if key not in self._shipped:
-            file = self._shipped_file(key)
+            file = next(self.shipped.glob(f"*/*{key}.csv"), None) if self.shipped else None
             try:
-                self._shipped[key] = read_rows(file) if file else {}
+                rows = read_rows(file) if file else {}  # first: it names the line that is wrong
+                self._shipped[key] = file, read_first_line(file)[0] if file else {}, rows
             except ResultsError as error:  # refused by name; the other files are used
                 warnings.warn(str(error), stacklevel=2)
-                self._shipped[key] = {}
-        return self._shipped[key]
+                self._shipped[key] = file, {}, {}
+        file, named, rows = self._shipped[key]
+        for name in set(named) & set(spec or {}) - {"dataset", "setting"}:  # the key has neither
+            if spec and _json(named[name]) != _json(spec[name]):
+                self._shipped[key] = file, {}, (rows := {})
+                warnings.warn(
+                    f"{file}: line 1 has {name} {named[name]!r}, but its key is that of {name} "
+                    f"{spec[name]!r}; the file is not used",
+                    stacklevel=2,
+                )
+        return rows
 
     def export(self, key: str, folder: str | Path, facts: Facts | None = None) -> Path:
         """Write an environment's rows as `folder/<dataset>/<words>-<key>.csv`: same rows, same bytes.
@@ -177,105 +305,140 @@ class Store:
     ) -> None:
         import torch  # here: lookups and the parameters of a notebook need none
 
-        buffer = io.BytesIO()
+        buffer, file = io.BytesIO(), self._snapshot_file(key, path)
         torch.save(state, buffer)
-        name = f"{hashlib.sha256(f'{key} {path}'.encode()).hexdigest()[:32]}.pt"
-        files.write_atomically(self.folder / "checkpoints" / name, buffer.getvalue())
+        content = files.seal(_owner(key, path), buffer.getvalue())
+        try:
+            files.write_atomically(file, content)
+        except IsADirectoryError:  # not ours to delete; the row is kept all the same
+            warnings.warn(f"{file} is a folder: this snapshot is not kept", stacklevel=2)
+            return
         with self._write() as db:
             self._put_environment(db, key, spec)
-            values = (key, path, name, buffer.tell(), time.time())
-            db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?)", values)
-        self._keep_within(CHECKPOINT_LIMIT)
+            if file.exists():  # else another process has pruned it just now
+                db.execute("DELETE FROM snapshots WHERE key = ? AND path = ?", (key, path))
+                values = (key, path, len(content), time.time())
+                db.execute("INSERT INTO snapshots VALUES (?, ?, ?, ?)", values)
+            self._keep_within(db, files.snapshot_limit())
 
     def load_checkpoint(self, key: str, path: str) -> dict[str, Any] | None:
-        """The snapshot, or None where there is none or its file is gone or damaged."""
-        query = "SELECT file FROM checkpoints WHERE key = ? AND path = ?"
-        found = self._db.execute(query, (key, path)).fetchone()
-        if not found:
+        """The snapshot, or None where there is none or its file is gone, damaged or another's."""
+        query = "SELECT 1 FROM snapshots WHERE key = ? AND path = ?"
+        if not self._read(query, (key, path)):
             return None
         try:
-            state = _read_checkpoint(self.folder / "checkpoints" / found[0])
+            state = self._read_snapshot(key, path)
         except Exception:  # torch raises many kinds; whatever it was, the prefix is trained again
-            self._drop([(key, path, found[0])])
+            with self._write() as db:
+                self._drop(db, [(key, path)])
             return None
         with self._write() as db:
-            stamp = "UPDATE checkpoints SET used = ? WHERE key = ? AND path = ?"
+            stamp = "UPDATE snapshots SET used = ? WHERE key = ? AND path = ?"
             db.execute(stamp, (time.time(), key, path))
         return state
 
+    def _snapshot_file(self, key: str, path: str) -> Path:
+        return self.snapshots / f"{_digest(f'{key} {path}')}.snapshot"
+
+    def _read_snapshot(self, key: str, path: str) -> dict[str, Any]:
+        import torch
+
+        content = files.unseal(_owner(key, path), self._snapshot_file(key, path).read_bytes())
+        return torch.load(io.BytesIO(content), weights_only=True)
+
     def checkpoint_bytes(self) -> int:
-        return self._db.execute("SELECT COALESCE(SUM(bytes), 0) FROM checkpoints").fetchone()[0]
+        return self._read("SELECT bytes FROM total")[0][0]
 
-    def _keep_within(self, limit: int) -> None:
+    def _keep_within(self, db: sqlite3.Connection, limit: int) -> None:
         """Drop the snapshots longest unused; a walk that needs one trains its prefix again."""
-        excess = self.checkpoint_bytes() - limit
-        query = "SELECT key, path, file, bytes FROM checkpoints ORDER BY used"
-        old = []
-        for *which, size in self._db.execute(query):
-            if excess <= 0:
-                break
-            old.append(tuple(which))
-            excess -= size
-        self._drop(old)
+        oldest = "SELECT key, path FROM snapshots ORDER BY used LIMIT 1"
+        while self.checkpoint_bytes() > limit and (old := self._read(oldest)):
+            self._drop(db, old)
 
-    def _drop(self, checkpoints: list[tuple[str, str, str]]) -> None:
-        if not checkpoints:
-            return
-        with self._write() as db:
-            query = "DELETE FROM checkpoints WHERE key = ? AND path = ?"
-            db.executemany(query, [which[:2] for which in checkpoints])
-        for _, _, name in checkpoints:
-            (self.folder / "checkpoints" / name).unlink(missing_ok=True)
+    def _drop(self, db: sqlite3.Connection, checkpoints: Iterable[tuple[str, str]]) -> None:
+        """Within a transaction, so that no file goes that another process has just made a row of."""
+        for key, path in checkpoints:
+            db.execute("DELETE FROM snapshots WHERE key = ? AND path = ?", (key, path))
+            with contextlib.suppress(IsADirectoryError, PermissionError):  # not a file of ours
+                self._snapshot_file(key, path).unlink(missing_ok=True)
 
     def prune(self, limit: int = 0) -> int:
         """Drop snapshots until at most `limit` bytes are left, and files no row knows."""
-        before = self.checkpoint_bytes()
-        self._keep_within(limit)
-        known = {name for (name,) in self._db.execute("SELECT file FROM checkpoints")}
-        for file in (self.folder / "checkpoints").iterdir():
-            # A young unknown file may be another process's, on its way to its row.
-            if file.name not in known and time.time() - file.stat().st_mtime > 3600:
-                file.unlink(missing_ok=True)
-        return before - self.checkpoint_bytes()
+        with self._write() as db:
+            before = self.checkpoint_bytes()
+            self._keep_within(db, limit)
+            known = {self._snapshot_file(*r) for r in self._read("SELECT key, path FROM snapshots")}
+            for file in set(self.snapshots.iterdir()) - known:
+                with contextlib.suppress(
+                    FileNotFoundError
+                ):  # a temporary name may go at any moment
+                    # A young unknown file may be another process's, on its way to its row.
+                    if not file.is_dir() and time.time() - file.stat().st_mtime > 3600:
+                        file.unlink()
+            return before - self.checkpoint_bytes()
 
     def check(self) -> list[str]:
         """What is wrong with the store: nothing, if it is as it should be."""
-        trouble = [r for (r,) in self._db.execute("PRAGMA integrity_check") if r != "ok"]
-        specs = self.environments()
-        for key, path, val, test in self._db.execute("SELECT key, path, val, test FROM rows"):
-            if key not in specs:
-                trouble.append(f"row {key} {path!r}: no such environment")
-            elif not len(val) == len(test) == 8 * specs[key]["n_tasks"]:
-                trouble.append(f"row {key} {path!r}: {len(val)} and {len(test)} bytes")
-            elif not Row(np.frombuffer(val), np.frombuffer(test)).plausible:
-                trouble.append(f"row {key} {path!r}: accuracies {np.frombuffer(val + test)}")
-        for key, path, name in self._db.execute("SELECT key, path, file FROM checkpoints"):
+        trouble = [r for (r,) in self._read("PRAGMA integrity_check") if r != "ok"]
+        lines = self._read("SELECT key, spec, digest FROM environments")
+        known = {key for key, *values in lines if _spec(key, *values)}
+        trouble += [f"environment {key} is damaged" for key, *_ in lines if key not in known]
+        for (key,) in self._read("SELECT DISTINCT key FROM rows"):
+            rows, wrong = self._own(key)
+            lost = {} if key in known else dict.fromkeys(rows, "is of no known environment")
+            trouble += [f"row {key} {path!r} {why}" for path, why in (wrong | lost).items()]
+        for key, path in self._read("SELECT key, path FROM snapshots"):
             try:
-                _read_checkpoint(self.folder / "checkpoints" / name)
+                self._read_snapshot(key, path)
             except Exception as error:
+                name = self._snapshot_file(key, path).name
                 trouble.append(f"snapshot {name} of {key} {path!r}: {error}")
+        for file in results_files(self.shipped) if self.shipped else ():
+            try:
+                read_rows(file)
+            except ResultsError as error:
+                trouble.append(str(error))
         return trouble
 
 
-def _connect(file: Path) -> sqlite3.Connection:
+def _connect(file: Path, snapshots: Path) -> sqlite3.Connection:
+    new = not file.exists() or not file.stat().st_size
+    wal = file.with_name(f"{file.name}-wal")
+    if new and (any(snapshots.glob("*.snapshot")) or (wal.exists() and wal.stat().st_size)):
+        # SQLite would make an empty database of it, and delete the rows that lie in the -wal.
+        raise StoreError(
+            f"{file} is empty or gone, but snapshots or rows in {wal.name} are left: put a copy of it "
+            f"back, or delete {file.parent} to begin anew"
+        )
     db = sqlite3.connect(file, timeout=60, isolation_level=None)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = NORMAL")
+    # A damaged letter must not hide the other rows; the digest sees it.
+    db.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
+    mode = files.journal() or ("wal" if new else None)
+    (mode,) = db.execute(f"PRAGMA journal_mode{f' = {mode}' if mode else ''}").fetchone()
+    db.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
     return db
+
+
+def _owner(key: str, path: str) -> str:
+    return f"snapshot {key} {path}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _spec(key: str, text: str, digest: str) -> dict[str, Any] | None:
+    """An environment as the store has it; None where it is damaged."""
+    try:
+        return json.loads(text) if digest in (UNVERIFIED, _digest(f"{key} {text}")) else None
+    except ValueError:
+        return None
 
 
 def _row(val: bytes, test: bytes, seconds: float | None, torch_version: str, cpu: str) -> Row:
     seconds = float("nan") if seconds is None else seconds  # SQLite keeps NaN as NULL
     return Row(np.frombuffer(val), np.frombuffer(test), seconds, torch_version, cpu)
-
-
-def _read_checkpoint(file: Path) -> dict[str, Any]:
-    """A snapshot, or an error if a single bit of it has changed (torch itself does not look)."""
-    import torch
-
-    content = io.BytesIO(file.read_bytes())
-    damaged = zipfile.ZipFile(content).testzip()
-    if damaged:
-        raise ValueError(f"{damaged} does not have its checksum")
-    content.seek(0)
-    return torch.load(content, weights_only=True)

@@ -4,7 +4,8 @@ A results file is `<dataset>/<words for people>-<environment key>.csv`. Its firs
 number of this layout ("schema"), the environment, under "data" the facts of its dataset that a lookup
 needs, and a digest of all of this and of the rows below. So shipped results are drawn where the data are
 not; only training asks for them. Files from before the schema had a number are read too: `<key>.csv`,
-the environment's fields at the top of the first line, no digest.
+the environment's fields at the top of the first line, no digest. Every row is checked for what can be
+seen without a digest: its columns, its range, its tasks, and that its path comes once.
 """
 
 from __future__ import annotations
@@ -52,12 +53,11 @@ class Row:
     torch: str = field(default_factory=lambda: made_with()[0])
     cpu: str = field(default_factory=lambda: made_with()[1])
 
-    @property
-    def plausible(self) -> bool:
-        """Accuracies are fractions; a test row is known as a whole or (diverged) not at all."""
-        known = np.concatenate([self.val, self.test])
-        known = known[~np.isnan(known)]
-        return bool(np.all((known >= 0) & (known <= 1)) and len(set(np.isnan(self.test))) == 1)
+    def digest(self, key: str, path: str) -> str:
+        """Compute a digest of the row and its place, which moves with any bit of either."""
+        about = "\n".join([key, path, repr(float(self.seconds)), self.torch, self.cpu, ""])
+        content = about.encode() + self.val.tobytes() + self.test.tobytes()
+        return hashlib.sha256(content).hexdigest()[:32]
 
     def same_machine(self) -> bool:
         """Made with this torch and CPU capability: training again gives the same bits."""
@@ -70,13 +70,42 @@ class Row:
         )
 
 
+def faults(rows: Mapping[str, Row], n_tasks: int) -> dict[str, str]:
+    """Find the rows that no training gives, and say what is wrong with each of them, by path.
+
+    Accuracies are fractions: validation of the tasks learned, test of all tasks, or NaN everywhere after
+    training has diverged. All rows are compared at once, because a notebook reads tens of thousands.
+    """
+    wrong = {
+        path: f"has {len(row.val)} and {len(row.test)} accuracies of {n_tasks} tasks"
+        for path, row in rows.items()
+        if not len(row.val) == len(row.test) == n_tasks
+    }
+    paths = [path for path in rows if path not in wrong]
+    if not paths:
+        return wrong
+    val, test = (np.array([getattr(rows[p], kind) for p in paths]) for kind in ("val", "test"))
+    outside: np.ndarray = np.any((val < 0) | (val > 1) | (test < 0) | (test > 1), axis=1)
+    learned = np.array([0 if p == UNTRAINED else p.count("/") + 1 + (p != "") for p in paths])
+    as_learned = np.isnan(val) == (np.arange(n_tasks) >= learned[:, None])
+    known = as_learned.all(axis=1) & ~np.isnan(test).any(axis=1)
+    diverged = np.isnan(val).all(axis=1) & np.isnan(test).all(axis=1)
+    for i in np.flatnonzero(outside | ~(known | diverged)):
+        lacks = f"lacks accuracies, or has accuracies beyond the {learned[i]} tasks learned"
+        wrong[paths[i]] = "has an accuracy outside [0, 1]" if outside[i] else lacks
+    return wrong
+
+
+def columns(n_tasks: int) -> list[str]:
+    tasks = [f"{kind}_{i}" for kind in ("val", "test") for i in range(1, n_tasks + 1)]
+    return ["path", *tasks, "seconds", "torch", "cpu"]
+
+
 def as_csv(rows: Mapping[str, Row]) -> str:
     """Rows by path text as CSV, sorted: same rows, same bytes."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    n = len(next(iter(rows.values())).test)
-    columns = [f"{kind}_{i}" for kind in ("val", "test") for i in range(1, n + 1)]
-    writer.writerow(["path", *columns, "seconds", "torch", "cpu"])
+    writer.writerow(columns(len(next(iter(rows.values())).test)))
     for path in sorted(rows, key=lambda text: (text != UNTRAINED, text.count("/"), text)):
         row = rows[path]
         numbers = ["" if np.isnan(a) else repr(float(a)) for a in (*row.val, *row.test)]
@@ -109,12 +138,17 @@ def results_files(folder: Path) -> list[Path]:
 
 def file_name(spec: Mapping[str, Any], key: str) -> str:
     """Such as er-uniform-M10-seed3-<key>.csv: what differs most often, then the key, which decides."""
-    words = [spec["method"], spec["selection"]]
-    words += [f"{spec['scenario']}il"] if spec["scenario"] != "task" else []
-    words += [f"M{spec['memory_size']}"]
-    words += [f"{spec['samples_per_class']}perclass"] if spec["samples_per_class"] else []
-    words += [f"order{spec['class_order_seed']}"] if spec["class_order_seed"] else []
-    return "-".join([*words, f"seed{spec['seed']}", key]) + ".csv"
+    return f"{words(spec)}-{key}.csv"
+
+
+def words(spec: Mapping[str, Any]) -> str:
+    """Name an environment within its dataset, such as er-uniform-M10-seed3."""
+    parts = [spec["method"], spec["selection"]]
+    parts += [f"{spec['scenario']}il"] if spec["scenario"] != "task" else []
+    parts += [f"M{spec['memory_size']}"]
+    parts += [f"{spec['samples_per_class']}perclass"] if spec["samples_per_class"] else []
+    parts += [f"order{spec['class_order_seed']}"] if spec["class_order_seed"] else []
+    return "-".join([*parts, f"seed{spec['seed']}"])
 
 
 def key_of(file: Path) -> str:
@@ -126,37 +160,63 @@ def file_text(spec: Mapping[str, Any], facts: Facts | None, rows: str) -> str:
     """A whole results file, from its rows as CSV text."""
     head = {"schema": SCHEMA, "environment": dict(spec)}
     head |= {"data": asdict(facts)} if facts else {}
-    return "# " + _json(head | {"digest": _digest(head, rows)}) + "\n" + rows
+    return "# " + _json(head | {"digest": _digest(head, rows.encode())}) + "\n" + rows
 
 
 def read_first_line(file: Path) -> tuple[dict[str, Any], Facts | None]:
     """The environment a file's rows belong to, and what is known of its data."""
-    with open(file, newline="") as lines:
-        head = _head(file, next(lines, ""))
-    data = head.pop("data", None)
-    return head.get("environment", head), Facts(**data) if data else None
+    head, rows = _parts(file)
+    _compare_digest(file, head, rows)
+    try:
+        return _environment(file, head), Facts(**head["data"]) if head.get("data") else None
+    except TypeError as error:
+        raise ResultsError(f"{file}: line 1: {error}") from None
 
 
 def read_body(file: Path) -> str:
     """The rows of a file as CSV text, once their digest has been compared."""
-    with open(file, newline="") as lines:
-        first, rows = next(lines, ""), lines.read()
-    head = _head(file, first)
-    if "schema" in head and head.pop("digest", None) != _digest(head, rows):
-        raise ResultsError(f"{file} is not what was written: its digest differs")
-    return rows
+    head, rows = _parts(file)
+    _compare_digest(file, head, rows)
+    return rows.decode()
 
 
 def read_rows(file: Path) -> dict[str, Row]:
-    """The rows of a results file by path text."""
-    head, *lines = csv.reader(io.StringIO(read_body(file)))
-    first, n = head.index("val_1"), sum(name.startswith("test_") for name in head)
-    rows = {}
-    for line in lines:
-        numbers = np.array([cell or "nan" for cell in line[first : first + 2 * n]], dtype=float)
-        *_, seconds, torch_version, cpu = line
-        rows[line[0]] = Row(numbers[:n], numbers[n:], float(seconds), torch_version, cpu)
+    """The rows of a results file by path text; refused with the first line that is wrong."""
+    head, body = _parts(file)
+    n = _environment(file, head)["n_tasks"]
+
+    def refuse(line: int, why: str) -> ResultsError:
+        return ResultsError(f"{file}: line {line} {why}; the file is not used")
+
+    try:
+        header, *lines = list(csv.reader(io.StringIO(body.decode()))) or [[]]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ResultsError(f"{file} cannot be read to its end: {error}") from None
+    if header != columns(n):
+        raise refuse(2, f"does not name the columns of {n} tasks")
+    about, numbers = {}, []
+    for number, line in enumerate(lines, start=3):
+        if len(line) != len(header):
+            raise refuse(number, f"has {len(line)} cells instead of {len(header)}")
+        path, *cells, seconds, torch_version, cpu = line
+        if path in about:
+            raise refuse(number, f"is a second row of the path {path!r}")
+        try:
+            numbers += [float(cell) if cell else np.nan for cell in cells]
+            about[path] = float(seconds), torch_version, cpu
+        except ValueError as error:
+            raise refuse(number, f"has a cell that is no number: {error}") from None
+    accuracies = np.array(numbers).reshape(len(about), 2 * n)
+    rows = {p: Row(a[:n], a[n:], *about[p]) for p, a in zip(about, accuracies, strict=True)}
+    for path, why in faults(rows, n).items():
+        raise refuse(3 + list(rows).index(path), why)
+    _compare_digest(file, head, body)
     return rows
+
+
+def count_rows(file: Path) -> int:
+    """Count the rows of a results file by its lines; nothing is checked."""
+    return file.read_bytes().count(b"\n") - 2
 
 
 def shipped_facts(dataset: str, spec: Mapping[str, Any] | None = None) -> Facts | None:
@@ -179,20 +239,38 @@ def _facts_in(folder: Path, dataset: str, changed: int) -> dict[str, Facts]:
     return {_json(spec): facts for spec, facts in lines if facts and facts.name == dataset}
 
 
-def _head(file: Path, line: str) -> dict[str, Any]:
+def _parts(file: Path) -> tuple[dict[str, Any], bytes]:
+    """The first line of a results file, and the bytes below it."""
+    line, _, rows = file.read_bytes().partition(b"\n")
     try:
-        head = json.loads(line.removeprefix("# "))
-    except json.JSONDecodeError as error:
-        raise ResultsError(f"{file}: line 1 is not JSON: {error}") from None
-    if not isinstance(head, dict) or head.get("schema", SCHEMA) > SCHEMA:
+        head = json.loads(line.removeprefix(b"# "))
+        newer = head.get("schema", SCHEMA) > SCHEMA
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ResultsError(f"{file}: line 1 is not JSON of a results file: {error}") from None
+    if newer:
         raise ResultsError(
             f"{file} has a newer layout than {SCHEMA}: update this program to read it"
         )
-    return head
+    return head, rows
 
 
-def _digest(head: Mapping[str, Any], rows: str) -> str:
-    return hashlib.sha256(f"{_json(head)}\n{rows}".encode()).hexdigest()
+def _environment(file: Path, head: Mapping[str, Any]) -> dict[str, Any]:
+    spec = head.get("environment", {k: v for k, v in head.items() if k != "data"})
+    if not isinstance(spec, dict) or not isinstance(spec.get("n_tasks"), int):
+        raise ResultsError(f"{file}: line 1 names no environment; the file is not used")
+    return spec
+
+
+def _compare_digest(file: Path, head: Mapping[str, Any], rows: bytes) -> None:
+    rest = {name: value for name, value in head.items() if name != "digest"}
+    if {"schema", "digest", "environment"} & set(head) and head.get("digest") != _digest(
+        rest, rows
+    ):
+        raise ResultsError(f"{file} is not what was written: its digest differs")
+
+
+def _digest(head: Mapping[str, Any], rows: bytes) -> str:
+    return hashlib.sha256(_json(head).encode() + b"\n" + rows).hexdigest()
 
 
 def _json(value: Mapping[str, Any]) -> str:

@@ -97,7 +97,9 @@ def test_looking_up_reads_each_environment_once_and_cuts_no_images(serial, monke
     rows, store = serial
     read = []
     rows_of = Store.rows
-    monkeypatch.setattr(Store, "rows", lambda self, key: read.append(key) or rows_of(self, key))
+    monkeypatch.setattr(
+        Store, "rows", lambda self, key, *spec: read.append(key) or rows_of(self, key)
+    )
     monkeypatch.setattr(environment_module, "_scenario", lambda *cut: pytest.fail("cut again"))
     same_rows(lookup(CELLS, store).rows.assign(seconds=0.0), rows)
     assert sorted(read) == sorted({cell.environment.key for cell in CELLS})

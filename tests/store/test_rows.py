@@ -176,3 +176,112 @@ def test_a_file_of_the_old_layout_is_read_and_exported_anew(tmp_path):
     assert fresh.environments()[environment.key] == spec
     assert fresh.export(environment.key, tmp_path / "results") == file
     assert not old.exists() and file.exists()
+
+
+# -- damaged files: with a digest, and as they were before files had one ------------------------------
+
+
+def replaced(line: int, old: str, new: str):
+    def edit(lines: list[str]) -> None:
+        assert old in lines[line - 1]
+        lines[line - 1] = lines[line - 1].replace(old, new)
+
+    return edit
+
+
+def cell(line: int, column: str, value: str):
+    def edit(lines: list[str]) -> None:
+        (*cells,) = lines[line - 1].split(",")
+        cells[lines[1].split(",").index(column)] = value
+        lines[line - 1] = ",".join(cells)
+
+    return edit
+
+
+EDITS = {  # line 1 the environment, 2 the columns, 3 the untrained network, then after task 1, task 2
+    "7.5": (cell(5, "test_2", "7.5"), "line 5 has an accuracy outside"),
+    "-3": (cell(4, "val_1", "-3"), "line 4 has an accuracy outside"),
+    "inf": (cell(5, "test_1", "inf"), "line 5 has an accuracy outside"),
+    "NaN": (cell(5, "val_1", "NaN"), "line 5 lacks accuracies"),
+    "blank": (cell(5, "val_2", ""), "line 5 lacks accuracies"),
+    "blank test": (cell(3, "test_4", ""), "line 3 lacks accuracies"),
+    "unseen task": (cell(4, "val_3", "0.5"), "line 4 lacks accuracies, or has accuracies beyond"),
+    "word": (cell(5, "test_1", "high"), "line 5 has a cell that is no number"),
+    "seconds": (cell(5, "seconds", "long"), "line 5 has a cell that is no number"),
+    "one more cell": (cell(5, "test_1", "0,9"), "line 5 has 15 cells instead of 14"),
+    "cut": (replaced(5, ",AVX2", ""), "line 5 has 13 cells"),
+    "twice": (lambda lines: lines.append(lines[4]), "line 6 is a second row of the path '8'"),
+    "twice, another": (
+        lambda lines: lines.append(lines[4].replace("0.", "0.0")),
+        "line 6 is a second row of the path '8'",
+    ),
+    "renamed column": (replaced(2, "test_2", "test_9"), "line 2 does not name the columns"),
+    "columns swapped": (replaced(2, "val_1,val_2", "val_2,val_1"), "line 2 does not name"),
+    "no columns": (lambda lines: lines.pop(1), "line 2 does not name the columns"),
+    "no rows": (
+        lambda lines: lines.__delitem__(slice(1, None)),
+        "line 2 does not name the columns",
+    ),
+    "tasks": (replaced(1, '"n_tasks": 5', '"n_tasks": 4'), "line 2 does not name the columns"),
+    "no tasks": (replaced(1, '"n_tasks"', '"n_task"'), "line 1 names no environment"),
+    "no JSON": (replaced(1, "{", "("), "line 1 is not JSON"),
+    "no environment": (lambda lines: lines.__setitem__(0, "# 3"), "line 1 is not JSON"),
+    "seed": (
+        replaced(1, '"seed": 3', '"seed": 2'),
+        "line 1 has seed 2, but its key is that of seed 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", ["with a digest", "of before"])
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_file_is_refused_by_name_and_line(tmp_path, shipped_file, edit, layout):
+    """Broken: 8 of 22 edits of a results file changed the result without a word."""
+    environment, content = shipped_file
+    lines = content.splitlines()
+    if layout == "of before":
+        head = json.loads(lines[0].removeprefix("# "))
+        lines[0] = "# " + json.dumps({**head["environment"], "data": head["data"]}, sort_keys=True)
+    change, message = EDITS[edit]
+    if layout == "with a digest" and edit == "seed":
+        message = "is not what was written"
+    change(lines)
+    file = tmp_path / "results" / "digits" / f"x-{environment.key}.csv"
+    file.parent.mkdir(parents=True)
+    file.write_text("\n".join(lines) + "\n")
+    store = Store(tmp_path / "store", shipped=tmp_path / "results")
+    with pytest.warns(UserWarning, match=f"{file}:? {message}"):
+        assert store.rows(environment.key, environment.spec()) == {}
+    assert store.row(environment.key, "8") is None
+    if edit != "seed" or layout == "with a digest":
+        assert len(store.check()) == 1
+
+
+@pytest.fixture(scope="module")
+def shipped_file(tmp_path_factory):
+    environment, _, file = exported(tmp_path_factory.mktemp("exported"))
+    return environment, file.read_text()
+
+
+def test_a_file_under_the_key_of_another_seed_is_not_used(tmp_path, shipped_file):
+    """Broken: a file is copied under the wrong name, and seed 3 is reported as seed 4."""
+    _, content = shipped_file
+    other = small(seed=4, samples_per_class=4)
+    file = tmp_path / "results" / "digits" / f"er-uniform-M10-4perclass-seed4-{other.key}.csv"
+    file.parent.mkdir(parents=True)
+    file.write_text(content)
+    with pytest.warns(UserWarning, match=f"{file}: line 1 has seed 3, but .* seed 4"):
+        tree = ScheduleTree(other, Store(tmp_path / "store", shipped=tmp_path / "results"))
+    assert not tree.known(()) and tree.rows() == {}
+
+
+def test_bytes_that_are_no_text_are_refused_by_name(tmp_path, shipped_file):
+    """Broken: a flipped bit ends in an error without a file's name."""
+    environment, content = shipped_file
+    file = tmp_path / f"{environment.key}.csv"
+    for place in (5, len(content) - 5):
+        harmed = bytearray(content.encode())
+        harmed[place] = 0xFF
+        file.write_bytes(harmed)
+        with pytest.raises(rows.ResultsError, match=str(file)):
+            read_rows(file)

@@ -23,9 +23,9 @@ from rslib.tree import ScheduleTree
 PATH = ((10,), (5, 5), (4, 3, 3), (3, 3, 2, 2))
 
 
-def random_row(draws) -> Row:
+def random_row(draws, path: str = "") -> Row:
     val = draws.rand(5)
-    val[draws.randint(5) :] = np.nan
+    val[0 if path == UNTRAINED else len(path_from_text(path)) + 1 :] = np.nan
     return Row(val, draws.rand(5), seconds=float(draws.rand()))
 
 
@@ -56,7 +56,7 @@ def copy(filled, tmp_path):
 def test_rows_are_in_a_sqlite_file_and_come_back_bit_for_bit(store):
     """Any tool can read it; NaN and all bits survive."""
     draws, environment = np.random.RandomState(0), small()
-    rows = {f"{i}": random_row(draws) for i in range(20)}
+    rows = {f"{i}": random_row(draws, f"{i}") for i in range(20)}
     for path, row in rows.items():
         store.put(environment.key, environment.as_stored(), path, row)
     db = sqlite3.connect(store.folder / "rows.sqlite")
@@ -97,12 +97,13 @@ def test_two_processes_writing_at_once_lose_nothing(tmp_path):
 def test_an_interrupt_in_the_middle_of_writing_leaves_the_store_open_for_all(store):
     """A transaction left open would lock every other process out until this one ends."""
     with pytest.raises(KeyboardInterrupt), store._write() as db:
-        db.execute("INSERT INTO environments VALUES ('half', '{}')")
+        db.execute("INSERT INTO environments VALUES ('half', '{}', 'unverified')")
         raise KeyboardInterrupt
     other = Store(store.folder, shipped=None)
     for each in (other, store):
-        row = random_row(np.random.RandomState(0))
-        each.put(small().key, small().as_stored(), path_text(PATH[: each is store]), row)
+        path = path_text(PATH[: each is store])
+        row = random_row(np.random.RandomState(0), path)
+        each.put(small().key, small().as_stored(), path, row)
     assert "half" not in other.environments() and len(other.rows(small().key)) == 2
 
 
@@ -138,10 +139,10 @@ def test_paths_as_text_and_back():
 def test_export_and_csv_round_trip_bit_for_bit(store, tmp_path):
     """Shipped results must be the results, to the last bit; the same rows give the same bytes."""
     draws, environment = np.random.RandomState(1), small()
-    rows = {UNTRAINED: random_row(draws), "": random_row(draws)}
-    rows |= {path_text(PATH[:i]): random_row(draws) for i in range(1, 5)}
+    paths = [UNTRAINED, *(path_text(PATH[:i]) for i in range(5))]
+    rows = {path: random_row(draws, path) for path in paths}
     rows["10/0,10"] = Row(np.full(5, np.nan), np.full(5, np.nan))  # diverged
-    rows["10/10,0"] = Row(np.array([0.1, 1 / 3, 1.0, 0.0, 1 / 7]), np.array([2 / 3] * 5))
+    rows["10/10,0"] = Row(np.array([0.1, 1 / 3, 1 / 7, np.nan, np.nan]), np.array([2 / 3] * 5))
     for path, row in rows.items():
         store.put(environment.key, environment.as_stored(), path, row)
     file = store.export(environment.key, tmp_path / "out")
@@ -200,22 +201,17 @@ def test_snapshots_come_back(store):
     assert store.load_checkpoint(small(seed=2).key, "10") is None
 
 
-def test_every_single_changed_byte_of_a_snapshot_is_seen_or_harmless(store):
+def test_every_single_changed_byte_of_a_snapshot_is_seen(store):
     """torch.load alone takes changed tensors for good; a wrong network would be trained on from."""
-    reference, seen = state(), 0
-    for place in range(0, 1400, 23):
+    reference = state()
+    for place in range(0, 1600, 23):
         store.save_checkpoint(small().key, small().as_stored(), "10", reference)
         (file,) = (store.folder / "checkpoints").iterdir()
         content = bytearray(file.read_bytes())
         content[place % len(content)] ^= 0x10
         file.write_bytes(content)
-        found = store.load_checkpoint(small().key, "10")
-        if found is None:
-            seen += 1
-            assert list((store.folder / "checkpoints").iterdir()) == []  # dropped for good
-        else:
-            torch.testing.assert_close(found, reference, rtol=0, atol=0)
-    assert seen > 15
+        assert store.load_checkpoint(small().key, "10") is None
+        assert list((store.folder / "checkpoints").iterdir()) == []  # dropped for good
 
 
 def test_snapshots_stay_within_the_limit_the_longest_unused_go_first(store, monkeypatch):
@@ -224,7 +220,7 @@ def test_snapshots_stay_within_the_limit_the_longest_unused_go_first(store, monk
     monkeypatch.setattr(store_module.time, "time", lambda: float(next(clock)))
     store.save_checkpoint(small().key, small().as_stored(), "0", state(1000))
     one = store.checkpoint_bytes()
-    monkeypatch.setattr(store_module, "CHECKPOINT_LIMIT", 3 * one)
+    monkeypatch.setenv("RSLIB_CHECKPOINT_GB", str(3 * one / 2**30))
     for name in ("1", "2"):
         store.save_checkpoint(small().key, small().as_stored(), name, state(1000))
     assert store.load_checkpoint(small().key, "0") is not None  # used just now
@@ -307,8 +303,11 @@ def test_command_line_in_a_process_of_its_own(copy, tmp_path):
     line = next(text for text in done.stdout.splitlines() if text.startswith(small().key))
     n_rows = len(copy.rows(small().key))
     n_files = len(list((copy.folder / "checkpoints").iterdir()))
-    assert line.split()[1:4] == [str(n_rows), "0", str(n_files)] and str(small()) in line
-    assert f"{n_rows} rows, {n_files} snapshots" in done.stdout and str(copy.folder) in done.stdout
+    assert line.split()[1:4] == [str(n_rows), "0", str(n_files)]
+    assert line.split()[-2:] == ["digits", "er-uniform-M10-seed1"]
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith(f"{n_rows} rows in ") and f", {n_files} snapshots in " in last
+    assert "of at most 5.00 GB (RSLIB_CHECKPOINT_GB)" in last and str(copy.folder) in last
 
 
 def test_command_line_exports_prunes_and_checks(copy, tmp_path, capsys):
@@ -328,7 +327,7 @@ def test_command_line_exports_prunes_and_checks(copy, tmp_path, capsys):
         assert (tmp_path / "all" / file.relative_to(out)).read_bytes() == file.read_bytes()
     assert run("export", out, "--dataset", "mnist") == (1, run("export", out, "--key", "?")[1])
     assert run("check") == (0, f"0 fault(s) in {copy.folder}\n")
-    assert "Split Glyphs" in run("list")[1]
+    assert "glyphs" in run("list")[1]
     next((copy.folder / "checkpoints").iterdir()).write_bytes(b"torn")
     code, text = run("check")
     assert code == 1 and "1 fault(s)" in text and "snapshot" in text
@@ -348,7 +347,7 @@ def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store_module.os, "replace", stop)
+    monkeypatch.setattr(files.os, "replace", stop)
     with pytest.raises(KeyboardInterrupt):
         files.write_atomically(target, b"new")
     assert target.read_bytes() == b"old" and list(tmp_path.iterdir()) == [target]
