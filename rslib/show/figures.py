@@ -1,4 +1,4 @@
-"""Figures from result rows that several notebooks share: ACC by setting, ours beside the paper's.
+"""Figures that several notebooks share: ACC by setting, ours beside the paper's, paired differences.
 
 Each function returns a matplotlib Figure at printed size, for `style.savefig`. Rows hold fractions,
 figures show percent. A method that was not run is not drawn.
@@ -90,33 +90,67 @@ def ours_vs_paper(table: Table) -> Figure:
     if not len(values):
         raise ValueError("the table has no published numbers: give summary_table a paper_table")
     keys = [k for k in values.columns[: values.columns.get_loc("metric")] if k != "dataset"]
-    datasets = list(values.groupby("dataset", sort=False))
-    longest = max(len(part) for _, part in datasets)
-    wide = style.PAGE if len(datasets) > 1 else style.COLUMN
-    fig, axes = style.panels(len(datasets), 2, wide, 0.75 + 0.2 * longest)
-    for ax, (dataset, part) in zip(axes, datasets, strict=True):
-        for y, row in enumerate(part.to_dict("records")):
-            look = style.method(str(row.get("label", "")))
-            ours, theirs = (
-                (y - 0.15, row["mean"], row["std"]),
-                (y + 0.15, row["paper_mean"], row["paper_std"]),
-            )
-            ax.plot([ours[1], theirs[1]], [y, y], color="#BBBBBB", linewidth=0.8, zorder=1)
-            for (at, mean, std), face in ((ours, look.color), (theirs, "white")):
-                ax.errorbar(
-                    mean, at, xerr=std if np.isfinite(std) else 0, marker=look.marker, markersize=4,
-                    color=look.color, markerfacecolor=face, markeredgewidth=0.9, elinewidth=0.8,
-                )  # fmt: skip
-        names = [
-            " ".join(str(printed_name(k, row[k])) for k in keys) for row in part.to_dict("records")
-        ]
-        ax.set_yticks(range(len(part)), names)
-        ax.set_ylim(len(part) - 0.5, -0.5)
-        ax.set_title(published.dataset_name(str(dataset)))
-        ax.set_xlabel("ACC (%)")
-    handles = [
-        axes[0].plot([], [], "o", color="#444444", mfc=face, label=name)[0]
-        for face, name in (("#444444", "ours"), ("white", "paper"))
+    lines = values[["dataset"]].assign(label=values.get("label", ""))
+    lines["name"] = [
+        " ".join(str(printed_name(k, row[k])) for k in keys) for _, row in values.iterrows()
     ]
-    fig.legend(handles=handles, loc="outside lower center", ncols=2)
+    for side in ("", "paper_"):
+        mean, std = values[f"{side}mean"], values[f"{side}std"].fillna(0)
+        lines[f"{side}value"], lines[f"{side}low"], lines[f"{side}high"] = (
+            mean,
+            mean - std,
+            mean + std,
+        )
+    return _draw_lines(lines, "ACC (%)", "bars: ± one standard deviation over seeds")
+
+
+@style.styled
+def forest(tests: Table) -> Figure:
+    """Draw the paired differences of a `welch_table` with their intervals, one panel per dataset.
+
+    Hollow marks are the paper's differences, with the Welch intervals that its means imply.
+    """
+    values = tests.values[tests.values["pairs"] > 0]
+    keys = [k for k in values.columns[: values.columns.get_loc("metric")] if k != "dataset"]
+    keys.remove("comparison")
+    lines = values[["dataset"]].assign(label=[c.split(" vs ")[-1] for c in values["comparison"]])
+    lines["name"] = [
+        " ".join([*(str(printed_name(k, row[k])) for k in keys), label])
+        for (_, row), label in zip(values.iterrows(), lines["label"], strict=True)
+    ]
+    lines[["value", "low", "high"]] = values[["paired_difference", "paired_low", "paired_high"]]
+    paper = ["paper_difference", "paper_ci_low", "paper_ci_high"]
+    lines[["paper_value", "paper_low", "paper_high"]] = values[paper]
+    fig = _draw_lines(lines, "ACC of MCTS - ACC of the other (points)", "bars: 95 % intervals")
+    for ax in fig.axes:
+        ax.axvline(0, color="black", linewidth=0.8, zorder=0)
+    return fig
+
+
+def _draw_lines(lines: pd.DataFrame, xlabel: str, note: str) -> Figure:
+    """Draw a value with its interval per line, ours filled and the paper's hollow, per dataset."""
+    datasets = list(lines.groupby("dataset", sort=False))
+    longest = max((len(part) for _, part in datasets), default=1)
+    wide = style.PAGE if len(datasets) > 1 else style.COLUMN
+    fig, axes = style.panels(max(len(datasets), 1), 2, wide, 0.8 + 0.2 * longest)
+    both = bool(lines["paper_value"].notna().any())
+    for ax, (dataset, part) in zip(axes, datasets, strict=False):
+        for y, row in enumerate(part.to_dict("records")):
+            look = style.method(row["label"])
+            for side, shift, face in (("", -0.15, look.color), ("paper_", 0.15, "white")):
+                value, low, high = (row[f"{side}{end}"] for end in ("value", "low", "high"))
+                if np.isfinite(value):
+                    ends = np.nan_to_num(
+                        [[value - low], [high - value]]
+                    )  # one seed has no interval
+                    ax.errorbar(
+                        value, y + shift * both, xerr=ends, marker=look.marker, markersize=4,
+                        color=look.color, markerfacecolor=face, markeredgewidth=0.9, elinewidth=0.8,
+                    )  # fmt: skip
+        ax.set_yticks(range(len(part)), part["name"])
+        ax.set_ylim(len(part) - 0.5, -0.5)
+        ax.set(title=published.dataset_name(str(dataset)), xlabel=xlabel)
+    for face, name in (("#444444", "ours"), ("white", "paper"))[: 1 + both]:
+        axes[0].plot([], [], "o", color="#444444", mfc=face, markersize=4, label=name)
+    style.legend_below(fig, axes, 2, note)
     return fig

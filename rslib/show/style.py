@@ -83,8 +83,8 @@ def method(label: str) -> Look:
 
 def place_of(label: str) -> float:
     """A method's place in tables and legends; an unknown one comes before MCTS, which is last."""
-    places = list(_METHODS)
-    return places.index(label) if label in places else len(places) - 1.5
+    places, name = list(_METHODS), label.split(" (")[0]  # "BFS (1 seed)" is BFS
+    return places.index(name) if name in places else len(places) - 1.5
 
 
 def in_order(labels: Iterable[str]) -> list[str]:
@@ -170,8 +170,11 @@ def panels(
     return fig, axes[:n]
 
 
-def legend_below(fig: Figure, axes: Sequence[Axes], n_columns: int) -> None:
-    """One legend for all panels, each label once, below them; it replaces the panels' own."""
+def legend_below(fig: Figure, axes: Sequence[Axes], n_columns: int, note: str = "") -> None:
+    """One legend for all panels, each label once, below them; it replaces the panels' own.
+
+    The `note` above it says what bars and bands are.
+    """
     found: dict[str, Any] = {}
     for ax in axes:
         if own := ax.get_legend():  # seaborn's
@@ -181,7 +184,9 @@ def legend_below(fig: Figure, axes: Sequence[Axes], n_columns: int) -> None:
     labels = in_order(list(found))
     if labels:
         handles = [found[name] for name in labels]
-        fig.legend(handles, labels, loc="outside lower center", ncols=_even(len(labels), n_columns))
+        n_columns = _even(len(labels), n_columns)
+        place: Any = "outside lower center"
+        fig.legend(handles, labels, loc=place, ncols=n_columns, title=note or None)
 
 
 def _even(n: int, most: int) -> int:
