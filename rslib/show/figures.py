@@ -111,17 +111,21 @@ def forest(tests: Table) -> Figure:
     Hollow marks are the paper's differences, with the Welch intervals that its means imply.
     """
     values = tests.values[tests.values["pairs"] > 0]
-    keys = [k for k in values.columns[: values.columns.get_loc("metric")] if k != "dataset"]
-    keys.remove("comparison")
-    lines = values[["dataset"]].assign(label=[c.split(" vs ")[-1] for c in values["comparison"]])
+    keys = values.columns[: values.columns.get_loc("comparison")].drop("dataset", errors="ignore")
+    lines = pd.DataFrame({"label": [c.split(" vs ")[-1] for c in values["comparison"]]})
     lines["name"] = [
-        " ".join([*(str(printed_name(k, row[k])) for k in keys), label])
+        ", ".join([*(str(printed_name(k, row[k])) for k in keys), label])
         for (_, row), label in zip(values.iterrows(), lines["label"], strict=True)
     ]
-    lines[["value", "low", "high"]] = values[["paired_difference", "paired_low", "paired_high"]]
-    paper = ["paper_difference", "paper_ci_low", "paper_ci_high"]
-    lines[["paper_value", "paper_low", "paper_high"]] = values[paper]
-    fig = _draw_lines(lines, "ACC of MCTS - ACC of the other (points)", "bars: 95 % intervals")
+    lines["dataset"] = values["dataset"].to_numpy() if "dataset" in values else ""
+    ends = {"value": "difference", "low": "ci_low", "high": "ci_high"}
+    for ours, paper in ends.items():
+        name = f"paired_{ours if ours != 'value' else paper}"
+        lines[ours] = values[name].to_numpy()
+        found = values.get(f"paper_{paper}")
+        lines[f"paper_{ours}"] = np.nan if found is None else found.to_numpy()
+    note = "bars: 95 % intervals, ours of differences paired by seed"
+    fig = _draw_lines(lines, "ACC of MCTS - ACC of the other (points)", note)
     for ax in fig.axes:
         ax.axvline(0, color="black", linewidth=0.8, zorder=0)
     return fig

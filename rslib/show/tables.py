@@ -237,7 +237,7 @@ def _notes(frame: pd.DataFrame, marks: pd.DataFrame, n_expected: int) -> list[st
 
 # -- tests -----------------------------------------------------------------------------------------
 
-PAIRED, WELCH, PAPER = "Paired by seed", "Welch, as in the paper", "Paper"  # headings
+WELCH, PAPER = "Welch, as in the paper", "Paper"  # headings
 
 
 def welch_table(
@@ -246,12 +246,7 @@ def welch_table(
     group_keys: Sequence[str] = ("dataset",),
     paper_table: str | None = None,
 ) -> Table:
-    """Test the ACC of MCTS against each other method, within each group.
-
-    Paired differences stand first: the same seed is the same realisation, so they are sharper. Beside
-    them stands Welch's two-tailed test, as the paper has it: bold below 0.05, without correction. The
-    family of Holm's correction is the paired tests of this table on one dataset.
-    """
+    """Test the ACC of MCTS against each other method, within each group."""
     keys = [*group_keys, "comparison"]
     rows = _checked(rows, [*group_keys, "label"], ["acc"])
     lines = []
@@ -263,44 +258,70 @@ def welch_table(
         own = part[part["label"] == "MCTS"]
         for other in against:
             theirs = by_seed.get(other, pd.Series(dtype=float))
-            test = stats.welch(mine, theirs)
-            low, high = test.interval()
             lines.append(
                 dict(zip(group_keys, as_tuple(key), strict=True))
                 | {"dataset": part["dataset"].iloc[0], "comparison": f"MCTS vs {other}"}
-                | {"metric": "acc", **paired(mine, theirs)}
-                | {"n_ours": test.n_a, "n_other": test.n_b, "difference": test.difference}
-                | {
-                    "ci_low": low,
-                    "ci_high": high,
-                    "hedges_g": stats.effect_size(mine, theirs).value,
-                }
-                | {"t": test.t, "df": test.df, "p": test.p, "reason": test.reason or ""}
+                | test_numbers(mine, theirs)
                 | (_paper_test(own.iloc[0], paper_table, other) if paper_table and len(own) else {})
             )
-    columns = [*lines[0], *(name for name in _PAPER_TEST if name not in lines[0])]
-    values = _in_order(pd.DataFrame(lines, columns=pd.Index(columns)), keys)
+    compared = rows[rows["label"].isin(["MCTS", *against])]
+    text = caption(compared, "ACC of MCTS minus that of the others")
+    return tests_table(_in_order(pd.DataFrame(lines), keys), keys, text)
+
+
+def test_numbers(mine: pd.Series, theirs: pd.Series) -> dict[str, Any]:
+    """Compare two samples in percent: paired by their common index, and by Welch's test."""
+    test, g = stats.welch(mine, theirs), stats.effect_size(mine, theirs)
+    low, high = test.interval()
+    return {
+        "metric": "acc",
+        **paired(mine, theirs),
+        **{"n_ours": test.n_a, "n_other": test.n_b, "difference": test.difference},
+        **{"ci_low": low, "ci_high": high, "hedges_g": g.value},
+        **{"t": test.t, "df": test.df, "p": test.p, "reason": test.reason or ""},
+    }
+
+
+def tests_table(values: pd.DataFrame, keys: list[str], text: str, pairs: str = "seed") -> Table:
+    """Print `test_numbers`, one line each; the keys name a line, `text` begins the caption.
+
+    Paired differences stand first: the same seed is the same realisation, so they are sharper. Beside
+    them stands Welch's two-tailed test, as the paper has it: bold below 0.05, without correction. The
+    family of Holm's correction is the paired tests of this table on one dataset.
+    """
     family = values.groupby("dataset", sort=False)["paired_p"]
     values.insert(values.columns.get_loc("paired_p") + 1, "holm_p", family.transform(stats.holm))
-    frame = _test_texts(values).set_axis(_index(_printed(values, keys), keys))
+    head = f"Paired by {pairs}"
+    shown: dict[tuple[str, str], list[str]] = {
+        (head, name): texts for name, texts in paired_texts(values).items()
+    }
+    shown |= {
+        (head, "p"): probabilities(values["paired_p"]),
+        (head, "Holm p"): probabilities(values["holm_p"]),
+        (WELCH, "95 % CI"): intervals(values["ci_low"], values["ci_high"]),
+        (WELCH, "g"): numbers(values["hedges_g"], ".2f"),
+        (WELCH, "t"): numbers(values["t"], ".2f", missing="n/a"),
+        (WELCH, "p"): probabilities(values["p"]),
+    }
+    if values["reason"].any():
+        shown[WELCH, "why n/a"] = list(values["reason"])
+    bold = {(head, "Holm p"): "holm_p", (WELCH, "p"): "p"}
+    if "paper_t" in values:
+        shown[PAPER, "t"] = numbers(values["paper_t"], ".2f", missing="")
+        shown[PAPER, "p"] = probabilities(values["paper_p"], missing="")
+        bold[PAPER, "p"] = "paper_p"
+    frame = pd.DataFrame(shown).set_axis(_index(_printed(values, keys), keys))
     marks = pd.DataFrame("", frame.index, frame.columns)
-    for column, name in (
-        ((PAIRED, "Holm p"), "holm_p"),
-        ((WELCH, "p"), "p"),
-        ((PAPER, "p"), "paper_p"),
-    ):
-        if column in frame:
-            marks[column] = np.where(values[name] < 0.05, "bold", "")
+    for column, name in bold.items():
+        marks[column] = np.where(values[name] < 0.05, "bold", "")
     notes = [
-        "Differences in points with 95 % intervals",
+        "differences in points with 95 % intervals",
         "g: Hedges' effect size",
         "bold: p < 0.05",
     ]
-    if sizes := {published.dataset_name(d): n for d, n in family.count().items() if n}:
+    if sizes := {published.dataset_name(str(d)): n for d, n in family.count().items() if n}:
         families = ", ".join(f"{name}: {n}" for name, n in sizes.items())
-        notes += [f"Holm's family: the paired tests of this table on one dataset ({families})"]
-    compared = rows[rows["label"].isin(["MCTS", *against])]
-    text = caption(compared, "ACC of MCTS minus that of the others")
+        notes.append(f"Holm's family: the paired tests of this table on one dataset ({families})")
     return Table(frame, _with_notes(text, notes), marks, values)
 
 
@@ -337,7 +358,7 @@ def paired_texts(values: pd.DataFrame) -> dict[str, list[str]]:
     return {
         "difference": numbers(values["paired_difference"], "+.2f"),
         "95 % CI": intervals(values["paired_low"], values["paired_high"]),
-        "ahead on": [f"{a:.0f} of {n:.0f}" if n else DASH for a, n in counts],
+        "ahead on": [f"{a:.0f} of {n:.0f}" if n > 0 else DASH for a, n in counts],
     }
 
 
@@ -352,26 +373,6 @@ def intervals(lows: Iterable[float], highs: Iterable[float]) -> list[str]:
 
 def probabilities(values: Iterable[float], missing: str = DASH) -> list[str]:
     return ["<0.001" if p < 0.0005 else numbers([p], ".3f", missing)[0] for p in values]
-
-
-def _test_texts(values: pd.DataFrame) -> pd.DataFrame:
-    shown: dict[tuple[str, str], list[str]] = {
-        (PAIRED, name): texts for name, texts in paired_texts(values).items()
-    }
-    shown |= {
-        (PAIRED, "p"): probabilities(values["paired_p"]),
-        (PAIRED, "Holm p"): probabilities(values["holm_p"]),
-        (WELCH, "95 % CI"): intervals(values["ci_low"], values["ci_high"]),
-        (WELCH, "g"): numbers(values["hedges_g"], ".2f"),
-        (WELCH, "t"): numbers(values["t"], ".2f", missing="n/a"),
-        (WELCH, "p"): probabilities(values["p"]),
-    }
-    if values["reason"].any():
-        shown[WELCH, "why n/a"] = list(values["reason"])
-    if values["paper_t"].notna().any():
-        shown[PAPER, "t"] = numbers(values["paper_t"], ".2f", missing="")
-        shown[PAPER, "p"] = probabilities(values["paper_p"], missing="")
-    return pd.DataFrame(shown)
 
 
 # -- rows: checked, ordered, named -----------------------------------------------------------------

@@ -191,7 +191,10 @@ def count_verdicts(judged: Table) -> Markdown:
     if not len(judged.frame):
         return Markdown("No cell has a counterpart in the paper (another dataset or setting).")
     verdicts = judged.values["verdict"]
-    order = [*("same", "different", "open", "open without room", "agrees"), *verdicts.drop_duplicates()]
+    order = [
+        *("same", "different", "open", "open without room", "agrees"),
+        *verdicts.drop_duplicates(),
+    ]
     found = {kind: int((verdicts == kind).sum()) for kind in order}
     counts = ", ".join(f"{n} {kind}" for kind, n in found.items() if n)
     return Markdown(f"{len(verdicts)} lines: **{counts}**. {judged.caption.partition('. ')[2]}.")
@@ -257,9 +260,10 @@ def _judged_means(table: Table, what: str) -> Table:
 
 def _judged_tests(tests: Table, what: str) -> Table:
     """Every Welch test that the paper has too, with its effect: ours, the paper's, and the verdict."""
-    values = tests.values[tests.values["paper_p"].notna()].reset_index(drop=True)
-    if not len(values):
+    values = tests.values
+    if "paper_p" not in values:
         return plain_table(pd.DataFrame(), "")
+    values = values[values["paper_p"].notna()].reset_index(drop=True)
     numbers = values[["t", "p", "paper_t", "paper_p"]].itertuples(index=False)
     values["verdict"] = [test_verdict(*line) for line in numbers]
     few = values[["n_ours", "n_other"]].min(axis=1) < FEWEST
