@@ -105,14 +105,15 @@ def ours_vs_paper(table: Table) -> Figure:
 
 
 @style.styled
-def forest(tests: Table) -> Figure:
-    """Draw the paired differences of a `welch_table` with their intervals, one panel per dataset.
+def forest(tests: Table, xlabel: str = "ACC of MCTS - ACC of the other (points)") -> Figure:
+    """Draw the paired differences of a table with their intervals, one panel per dataset.
 
     Hollow marks are the paper's differences, with the Welch intervals that its means imply.
     """
     values = tests.values[tests.values["pairs"] > 0]
     keys = values.columns[: values.columns.get_loc("comparison")].drop("dataset", errors="ignore")
-    lines = pd.DataFrame({"label": [c.split(" vs ")[-1] for c in values["comparison"]]})
+    others = [c.split(" vs ")[-1] for c in values["comparison"]]
+    lines = pd.DataFrame({"label": values["label"].to_list() if "label" in values else others})
     lines["name"] = [
         ", ".join([*(str(printed_name(k, row[k])) for k in keys), label])
         for (_, row), label in zip(values.iterrows(), lines["label"], strict=True)
@@ -124,8 +125,7 @@ def forest(tests: Table) -> Figure:
         lines[ours] = values[name].to_numpy()
         found = values.get(f"paper_{paper}")
         lines[f"paper_{ours}"] = np.nan if found is None else found.to_numpy()
-    note = "bars: 95 % intervals, ours of differences paired by seed"
-    fig = _draw_lines(lines, "ACC of MCTS - ACC of the other (points)", note)
+    fig = _draw_lines(lines, xlabel, "bars: 95 % intervals; ours of paired differences")
     for ax in fig.axes:
         ax.axvline(0, color="black", linewidth=0.8, zorder=0)
     return fig
