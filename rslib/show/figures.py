@@ -21,7 +21,8 @@ def acc_by_setting(rows: pd.DataFrame, by: str, paper_table: str) -> Figure:
 
     `by` is the column of the setting, "selection" or "replay". Dots are seeds, marks are their mean
     with the population std, and hollow marks are the paper's mean where `paper_table` has the cell.
-    Joint is a line across all settings, BFS a line across the settings it was run in.
+    Joint is a line across all settings, BFS a line across the settings it was run in; the legend says
+    where a bound is the mean of fewer seeds than the schedules have.
     """
     datasets = list(rows.groupby("dataset", sort=False))
     fig, axes = style.panels(len(datasets), 1, style.PAGE, 2.5)
@@ -44,15 +45,18 @@ def acc_by_setting(rows: pd.DataFrame, by: str, paper_table: str) -> Figure:
             if label == "Joint" or not where:  # it replays nothing: the same in every setting
                 where = [0, len(settings) - 1]
             ends = [min(where) - 0.5, max(where) + 0.5]
-            ax.plot(ends, [values.mean()] * 2, color=look.color, linestyle=look.linestyle, lw=1.1)
-            ax.plot([], [], color=look.color, linestyle=look.linestyle, lw=1.1, label=label)
+            line = dict(color=look.color, linestyle=look.linestyle, lw=1.1)
+            n_seeds = scheduled["seed"].nunique()
+            few = f" ({len(values)} of {n_seeds} seeds)" if len(values) < n_seeds else ""
+            ax.plot(ends, [values.mean()] * 2, **line, label=label + few)
         for i in range(1, len(settings)):
             ax.axvline(i - 0.5, color="#CCCCCC", linewidth=0.6)
         ax.grid(False, axis="x")
         ax.set_xticks(range(len(settings)), [str(printed_name(by, s)) for s in settings])
         ax.set_xlim(-0.5, len(settings) - 0.5)
         ax.set(ylabel="ACC (%)", title=published.dataset_name(str(dataset)))
-    style.legend_below(fig, axes, 8)
+    note = "dots: seeds; bars: ± one standard deviation over seeds"
+    style.legend_below(fig, axes, 8, note)
     return fig
 
 
@@ -135,7 +139,8 @@ def _draw_lines(lines: pd.DataFrame, xlabel: str, note: str) -> Figure:
     """Draw a value with its interval per line, ours filled and the paper's hollow, per dataset."""
     datasets = list(lines.groupby("dataset", sort=False))
     longest = max((len(part) for _, part in datasets), default=1)
-    wide = style.PAGE if len(datasets) > 1 else style.COLUMN
+    narrow = len(datasets) < 2 and lines["name"].str.len().max() < 20
+    wide = style.COLUMN if narrow else style.PAGE
     fig, axes = style.panels(max(len(datasets), 1), 2, wide, 0.8 + 0.2 * longest)
     both = bool(lines["paper_value"].notna().any())
     for ax, (dataset, part) in zip(axes, datasets, strict=False):
@@ -153,8 +158,10 @@ def _draw_lines(lines: pd.DataFrame, xlabel: str, note: str) -> Figure:
                     )  # fmt: skip
         ax.set_yticks(range(len(part)), part["name"])
         ax.set_ylim(len(part) - 0.5, -0.5)
-        ax.set(title=published.dataset_name(str(dataset)), xlabel=xlabel)
-    for face, name in (("#444444", "ours"), ("white", "paper"))[: 1 + both]:
-        axes[0].plot([], [], "o", color="#444444", mfc=face, markersize=4, label=name)
-    style.legend_below(fig, axes, 2, note)
+        ax.set_title(published.dataset_name(str(dataset)))
+    fig.supxlabel(f"{xlabel}\n{note}" if narrow else f"{xlabel}; {note}")
+    if both:
+        for face, name in (("#444444", "ours"), ("white", "paper")):
+            axes[0].plot([], [], "o", color="#444444", mfc=face, markersize=4, label=name)
+        style.legend_below(fig, axes, 2)
     return fig

@@ -40,7 +40,7 @@ def at_equal_cost() -> Table:
         rows = pd.read_csv(file)
         acc = 100 * rows.pivot(index="environment", columns="search", values="acc")
         trainings = rows.groupby("search")["trainings"].mean()
-        dataset, n_tasks = published.dataset_name(rows["dataset"].iloc[0]), rows["n_tasks"].iloc[0]
+        dataset, n_tasks = published.dataset_name(rows["dataset"][0]), int(rows["n_tasks"][0])
         for name in (LUCK, "MCTS", "Without model", "Surrogate"):
             line = {"Dataset": dataset, "Tasks": n_tasks, "Search": name}
             line |= {"Trainings": f"{trainings[name]:.0f}", "ACC (%)": f"{acc[name].mean():.2f}"}

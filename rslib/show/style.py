@@ -10,6 +10,7 @@ instead, which never meets a method's colours in one panel.
 from __future__ import annotations
 
 import io
+import textwrap
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -125,15 +126,27 @@ def task_ticks(first: int, last: int, most: int = 10) -> list[int]:
     return ticks
 
 
-def task_key(fig: Figure, axes: Sequence[Axes], n_tasks: int, replay: bool = False) -> None:
-    """Say which colour is which task: a legend below for few, a colour bar for many."""
+def task_key(
+    fig: Figure,
+    axes: Sequence[Axes],
+    n_tasks: int,
+    replay: bool = False,
+    place: Axes | None = None,
+) -> None:
+    """Say which colour is which task: a legend for few, a colour bar for many.
+
+    It stands on the empty axes `place`, or else below all panels.
+    """
     line = [Line2D([], [], color="black", linewidth=1.2, label="replay")] if replay else []
     if n_tasks > MANY_TASKS:
         bounds = np.arange(0.5, n_tasks + 1)
         scale = ScalarMappable(
             BoundaryNorm(bounds, n_tasks), ListedColormap([tuple(c) for c in task_colors(n_tasks)])
         )
-        bar = fig.colorbar(scale, ax=list(axes), pad=0.01, aspect=25, fraction=0.05)
+        if place:
+            bar = fig.colorbar(scale, cax=place.inset_axes((0.1, 0, 0.08, 1)))
+        else:
+            bar = fig.colorbar(scale, ax=list(axes), pad=0.01, aspect=25, fraction=0.05)
         bar.set_ticks(task_ticks(1, n_tasks, 7))
         bar.ax.tick_params(which="both", length=0)
         bar.ax.grid(False)
@@ -146,6 +159,9 @@ def task_key(fig: Figure, axes: Sequence[Axes], n_tasks: int, replay: bool = Fal
         for i, c in enumerate(task_colors(n_tasks), start=1)
     ]
     handles += line
+    if place:
+        place.legend(handles=handles, loc="center", ncols=-(-n_tasks // 6))
+        return
     room = 7 if fig.get_figwidth() > COLUMN + 1 else 4
     fig.legend(handles=handles, loc="outside lower center", ncols=_even(len(handles), room))
 
@@ -195,6 +211,18 @@ def _even(n: int, most: int) -> int:
     return -(-n // n_rows)
 
 
+def fit_titles(fig: Figure) -> None:
+    """Break titles that are wider than their panels, as users' own names may be."""
+    fig.draw_without_rendering()
+    for ax in fig.axes:
+        title, lines = ax.title.get_window_extent(), ax.get_title().splitlines()
+        share = ax.get_window_extent().width / max(title.width, 1)
+        # A title may reach a little into the gap between panels, but not over the edge.
+        if share < 0.8 or (lines and not (title.x0 >= 0 and title.x1 <= fig.bbox.x1)):
+            width = int(min(share, 0.95) * max(map(len, lines)))
+            ax.set_title("\n".join(textwrap.fill(line, max(width, 12)) for line in lines))
+
+
 def savefig(fig: Figure, name: str, dataset: str, out_dir: str | Path = ".") -> list[Path]:
     """Write figures/<dataset>/<name>.pdf and .png, the same bytes from every run; returns the paths."""
     kinds: dict[str, dict[str, Any]] = {
@@ -203,6 +231,7 @@ def savefig(fig: Figure, name: str, dataset: str, out_dir: str | Path = ".") -> 
     }
     written = []
     with matplotlib.style.context(STYLE):  # font embedding is decided when saving
+        fit_titles(fig)
         for kind, options in kinds.items():
             content = io.BytesIO()
             fig.savefig(content, format=kind, **options)
