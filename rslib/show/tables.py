@@ -223,7 +223,7 @@ def _notes(frame: pd.DataFrame, marks: pd.DataFrame, n_expected: int) -> list[st
     texts = frame.to_numpy().ravel().tolist()
     notes = ["Mean ± population std over seeds"]
     if marks.any(axis=None):
-        notes.append("red, orange and yellow: best, second and third schedule")
+        notes.append("bold on red, underlined on orange, yellow: best, second and third schedule")
     if any("*" in text for text in texts):
         notes.append("*: some seed did not converge (ours: mean over those that did)")
     if any("n=" in text for text in texts):
