@@ -54,9 +54,10 @@ def policy_tests(rows: pd.DataFrame, what: str) -> tuple[Table, Table]:
     Welch's tests over policy seeds within each environment, where nothing pairs two policies.
     """
     acc = {k: v for k, v in scoring.by_environment(rows).items() if k not in scoring.REFERENCES}
+    learned = [label for label in scoring.LEARNED if label in acc]
     overall, single = [], []
-    for mine in (label for label in scoring.LEARNED if label in acc):
-        for other in (label for label in acc if label != mine):
+    for i, mine in enumerate(learned):
+        for other in (label for label in acc if label not in learned[: i + 1]):
             name = {"dataset": str(rows["dataset"].iloc[0]), "comparison": f"{mine} vs {other}"}
             means = [
                 100 * pd.Series({k: v.mean() for k, v in acc[x].items()}) for x in (mine, other)
@@ -69,8 +70,6 @@ def policy_tests(rows: pd.DataFrame, what: str) -> tuple[Table, Table]:
                 line = {"comparison": name["comparison"], "environment": place}
                 line |= {"difference": test.difference, "ci_low": low, "ci_high": high}
                 single.append(line | {"t": test.t, "p": test.p})
-    if not overall:
-        return plain_table(pd.DataFrame(), what), plain_table(pd.DataFrame(), what)
     first = tables.tests_table(pd.DataFrame(overall), ["comparison"], what, "environment")
     values = pd.DataFrame(single)
     shown = {
