@@ -21,10 +21,11 @@ import torch
 from rslib import data, presets
 from rslib.memory import OVER_ALL_CLASSES, SELECTIONS
 from rslib.methods import METHODS
+from rslib.models import NETWORKS
 from rslib.scenario import KINDS, Scenario, make_scenario
 from rslib.store.rows import Facts, shipped_facts
 
-PROTOCOL = {"mlp": 1, "convnet": 2, "resnet": 2}  # 2: channels last in memory
+PROTOCOL = {"mlp": 1, "convnet": 2, "resnet": 2}  # 2: channels last in memory; others have 1
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,13 @@ class Environment:
     dataset: str = "digits"  # a name from rslib.data, or a path to an .npz
     seed: int = 1  # of the validation split, the weights, the batches and the pools
     memory_size: int | None = None  # M, the samples replayed at every task
-    selection: str = "uniform"  # how candidates are picked: uniform, kmeans, kcenter or mof
+    selection: str = "uniform"  # how candidates are picked, a name from rslib.memory
     method: str = "er"  # the replay method, a name from rslib.methods
     scenario: str | None = None  # task, domain or class: Task-IL, Domain-IL or Class-IL
     class_order_seed: int = 0  # shuffles which classes make up which task; 0: the dataset's order
     samples_per_class: int | None = None  # candidates kept of every class; None: M of every task
     n_tasks: int | None = None  # T
-    network: str | None = None  # mlp, convnet or resnet
+    network: str | None = None  # mlp, convnet, resnet or your own, a name from rslib.models
     hidden: int | None = None  # units in each hidden layer of the MLP
     epochs: int | None = None  # passes over the training data of every task
     first_epochs: int | None = None  # those of task 1; None: the preset's, else as `epochs`
@@ -83,7 +84,7 @@ class Environment:
             ("selection", SELECTIONS),
             ("method", METHODS),
             ("scenario", KINDS),
-            ("network", tuple(PROTOCOL)),
+            ("network", NETWORKS),
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(
@@ -188,14 +189,22 @@ class Environment:
             return self.samples_per_class * self.classes_per_task
         return max(self.memory_size or 0, self.samples_kept_per_task)
 
-    @functools.cached_property
+    @property
     def key(self) -> str:
         """A hash of everything that moves results; result rows are filed under it.
 
-        `setting` is left out: it only chose defaults, and those are listed themselves.
+        A user's own method, network and selection count as they are registered now, so it may change.
         """
+        chosen = (METHODS, self.method), (NETWORKS, str(self.network)), (SELECTIONS, self.selection)
+        own = {r.kind: r.fingerprint(name) for r, name in chosen if name not in r.built_in}
+        text = self._settings_key + json.dumps(own, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:20] if own else self._settings_key
+
+    @functools.cached_property
+    def _settings_key(self) -> str:
+        """`setting` is left out: it only chose defaults, and those are listed themselves."""
         ingredients = {
-            "protocol": PROTOCOL[str(self.network)],
+            "protocol": PROTOCOL.get(str(self.network), 1),
             "torch": torch.__version__.partition("+")[0],
             "dataset": (self.recorded_facts or self.load()).fingerprint,  # its bytes, not its name
             "permuted": self.preset.permuted,
@@ -236,15 +245,23 @@ class Environment:
         known = {f.name for f in fields(cls)}
         return cls(**{name: value for name, value in spec.items() if name in known})
 
-    def __str__(self) -> str:
-        size = f"M={self.memory_size}"
+    @property
+    def settings(self) -> str:
+        """Describe all but dataset and seed; of the training, what differs from the paper's."""
+        parts = [f"{self.scenario}-IL", f"{self.n_tasks} tasks"]
+        if self.class_order_seed:
+            parts.append(f"class order {self.class_order_seed}")
+        parts.append(f"M={self.memory_size}")
         if self.samples_per_class is not None:
-            size += f", {self.samples_per_class} per class"
-        order = f", class order {self.class_order_seed}" if self.class_order_seed else ""
-        return (
-            f"{self.preset.title} ({self.scenario}-IL, {self.n_tasks} tasks{order}), {size}, "
-            f"{self.selection} selection, {self.method}, seed {self.seed}"
-        )
+            parts.append(f"{self.samples_per_class} per class")
+        parts += [f"{self.selection} selection", self.method]
+        usual = Environment(self.dataset, method=self.method)
+        training = ("network", "hidden", "epochs", "first_epochs", "batch_size", "lr")
+        own, paper = ({n: getattr(e, n) for n in training} | e.arguments for e in (self, usual))
+        return ", ".join(parts + [f"{n}={v}" for n, v in own.items() if paper.get(n) != v])
+
+    def __str__(self) -> str:
+        return f"{self.preset.title}, {self.settings}, seed {self.seed}"
 
 
 @functools.lru_cache(maxsize=2)  # two: a scenario of MNIST's size is 50 MB

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from rslib import models
@@ -24,7 +25,7 @@ from rslib.environment import Environment
 from rslib.memory import Memory, fill, make_pool
 from rslib.methods import METHODS, Batch
 from rslib.scenario import Samples, as_inputs
-from rslib.seeding import torch_rng
+from rslib.seeding import derived_seed, torch_rng
 
 EVALUATION_ROWS = 2048  # bounds memory; accuracies do not depend on it
 
@@ -77,7 +78,11 @@ class Learner:
                 f"task {number} needs {self.n_learned} counts, one per old task; got {counts}"
             )
         self.n_learned = number  # from here on the new task's classes count as seen
-        if not self.diverged:
+        if self.diverged:
+            return
+        with torch.random.fork_rng(devices=[]):
+            # Nothing built in draws from torch's global generator; a user's dropout layer does.
+            torch.manual_seed(derived_seed(self.environment.seed, "own draws", number))
             memory = fill(
                 self.scenario.tasks, self.pools, counts, self.environment.samples_kept_per_task
             )
@@ -136,20 +141,30 @@ class Learner:
         return x, y, head
 
     def _pool(self, number: int) -> Tensor:
-        """Choose the candidates of the task just learned; only with MoF they depend on the schedule."""
+        """Choose the candidates of the task just learned, and keep those that no schedule moves."""
         environment = self.environment
         own = self.method.pool(self)
         if own is not None:
             return own
-        if number not in self._pool_cache or environment.selection == "mof":
-            self._pool_cache[number] = make_pool(
-                environment.selection,
-                self.scenario.tasks[number - 1],
-                environment.pool_size,
-                environment.seed,
-                self.features,
-            )
-        return self._pool_cache[number]
+        if number in self._pool_cache:
+            return self._pool_cache[number]
+        looked_at = False
+
+        def network() -> Learner:
+            nonlocal looked_at
+            looked_at = True
+            return self
+
+        pool = make_pool(
+            environment.selection,
+            self.scenario.tasks[number - 1],
+            environment.pool_size,
+            environment.seed,
+            network,
+        )
+        if not looked_at:
+            self._pool_cache[number] = pool
+        return pool
 
     # -- evaluating -----------------------------------------------------------------------------------
 
@@ -172,6 +187,17 @@ class Learner:
     def features(self, x: Tensor) -> Tensor:
         self.net.eval()
         return torch.cat([self.net.features(rows) for rows in x.split(EVALUATION_ROWS)])
+
+    @torch.no_grad()
+    def losses(self, x: Tensor, y: Tensor, head: int) -> Tensor:
+        """The cross-entropy on every sample of one head, for selections."""
+        self.net.eval()
+        device, found = self.net.output.weight.device, []
+        for rows, labels in zip(x.split(EVALUATION_ROWS), y.split(EVALUATION_ROWS), strict=True):
+            rows, labels = rows.to(device), labels.to(device)
+            logits = self.logits(rows, torch.full_like(labels, head))
+            found.append(F.cross_entropy(logits, labels, reduction="none").cpu())
+        return torch.cat(found)
 
     @torch.no_grad()
     def accuracies(self) -> tuple[np.ndarray, np.ndarray]:

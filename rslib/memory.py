@@ -4,13 +4,18 @@ A pool is an ordering of a past task's training samples, made once when the task
 a share of n takes its first n. Classes are interleaved, so that every prefix is as balanced as it can
 be. `uniform`, `kmeans` and `kcenter` look at the inputs only; `mof` (Mean-of-Features, herding)
 looks at the network that has just learned the task, so its pools depend on the schedule so far.
+
+A selection is one function `select(candidates, n)` that returns the places of n of the candidates, the
+most wanted first; `@register("name")` is all that your own needs.
 """
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,10 +24,61 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from rslib.registry import Registry, RegistryError
 from rslib.scenario import Task
-from rslib.seeding import derived_seed, rng
+from rslib.seeding import derived_seed
 
-Selector = Callable[[np.ndarray, int, tuple], np.ndarray]
+if TYPE_CHECKING:
+    from rslib.learner import Learner
+
+
+class NeedsNetwork(ValueError):
+    """A selection that looks at the network, where no network is given."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The training samples of one class of a task (of all, in OVER_ALL_CLASSES), to choose from.
+
+    `features` and `losses` come from the network that has just learned the task. Where a selection
+    reads one of them, its pools depend on the schedule so far, and are made anew on every path.
+    """
+
+    x: Tensor  # (n, ...) inputs, ready for the network
+    y: Tensor  # (n,) labels within their head
+    head: int
+    key: tuple[int, int, int]  # the seed, the task's number and the label
+    learner: Callable[[], Learner] | None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """Random numbers of their own for this seed, purpose, task and class."""
+        return np.random.default_rng(self.seed(purpose))
+
+    def seed(self, purpose: str) -> int:
+        return derived_seed(self.key[0], purpose, *self.key[1:])
+
+    @functools.cached_property
+    def points(self) -> np.ndarray:
+        """The inputs as an array of one row each."""
+        return self.x.flatten(1).numpy()
+
+    @functools.cached_property
+    def features(self) -> np.ndarray:
+        """The network's features, one row each."""
+        return self._network().features(self.x).flatten(1).numpy()
+
+    @functools.cached_property
+    def losses(self) -> np.ndarray:
+        """The network's cross-entropy on each sample."""
+        return self._network().losses(self.x, self.y, self.head).numpy()
+
+    def _network(self) -> Learner:
+        if self.learner is None:
+            raise NeedsNetwork("this selection needs the network that has learned the task")
+        return self.learner()
 
 
 @dataclass(frozen=True)
@@ -44,16 +100,15 @@ def make_pool(
     task: Task,
     size: int,
     seed: int,
-    features: Callable[[Tensor], Tensor] | None = None,
+    learner: Callable[[], Learner] | None = None,
 ) -> Tensor:
     """Choose the first `size` candidates of a task (all its samples, where it has fewer); returns
     their indices in `task.train`. Classes are equally frequent (where one is rare, the others fill up),
     except with the selections of OVER_ALL_CLASSES.
 
-    `features` maps network inputs to features; only "mof" uses it.
+    `learner` gives the network that has learned the task; it is called if the selection looks at it.
     """
-    if selection not in SELECTIONS:
-        raise ValueError(f"selection must be one of {', '.join(SELECTIONS)}, got {selection!r}")
+    select = SELECTIONS[selection]
     if size == 0:
         return torch.zeros(0, dtype=torch.long)
     if selection in OVER_ALL_CLASSES:
@@ -64,15 +119,14 @@ def make_pool(
     per_class = _per_class_quota([len(mine) for mine in members], size)
     orders = []
     for label, mine in zip(labels, members, strict=True):
-        inputs = task.train.inputs(mine)
-        if selection == "mof":
-            if features is None:
-                raise ValueError(
-                    "selection='mof' needs `features`, from the network that has learned the task"
-                )
-            inputs = features(inputs)
-        points = inputs.flatten(1).numpy()
-        order = SELECTIONS[selection](points, min(per_class, len(mine)), (seed, task.number, label))
+        n, key = min(per_class, len(mine)), (seed, task.number, label)
+        inputs, labels_of = task.train.inputs(mine), task.train.y[mine]
+        order = np.asarray(select(Candidates(inputs, labels_of, task.head, key, learner), n))
+        if len(order) != n or len(np.intersect1d(order, np.arange(len(mine)))) != n:
+            raise RegistryError(
+                f"selection {selection!r} must return {n} different places below {len(mine)}, "
+                f"got {order.tolist()}"
+            )
         orders.append(mine.numpy()[order])
     return torch.from_numpy(interleave(orders)[:size])
 
@@ -114,18 +168,19 @@ def interleave(orders: list[np.ndarray]) -> np.ndarray:
     return np.array([i for _, _, i in sorted(ranked)], dtype=np.int64)
 
 
-def _uniform(points: np.ndarray, n: int, key: tuple) -> np.ndarray:
+def _uniform(candidates: Candidates, n: int) -> np.ndarray:
     """Take a prefix of one permutation per class, so that memories of any size nest."""
-    return rng(key[0], "pool", *key[1:]).permutation(len(points))[:n]
+    return candidates.rng("pool").permutation(len(candidates))[:n]
 
 
-def _kmeans(points: np.ndarray, n: int, key: tuple) -> np.ndarray:
+def _kmeans(candidates: Candidates, n: int) -> np.ndarray:
     """Take the sample nearest to each of n centres, largest cluster first."""
+    points = candidates.points
     # One thread: more change the order of sums, and with it the bits. Warnings: identical images
     # give fewer distinct clusters than n; the samples in `rest` then fill up.
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        state = derived_seed(key[0], "kmeans", *key[1:]) % 2**32
+        state = candidates.seed("kmeans") % 2**32
         fitted = KMeans(n_clusters=n, n_init="auto", random_state=state).fit(points)
     label_of = np.asarray(fitted.labels_)
     to_own_centre = ((points - fitted.cluster_centers_[label_of]) ** 2).sum(axis=1)
@@ -135,21 +190,22 @@ def _kmeans(points: np.ndarray, n: int, key: tuple) -> np.ndarray:
         members = np.flatnonzero(label_of == cluster)
         if len(members):
             chosen.append(members[np.argmin(to_own_centre[members])])
-    rest = [i for i in _uniform(points, len(points), key) if i not in set(chosen)]
+    rest = [i for i in _uniform(candidates, len(candidates)) if i not in set(chosen)]
     return np.array(chosen + rest[: n - len(chosen)])
 
 
-def _kmeans_seeds(points: np.ndarray, n: int, key: tuple) -> np.ndarray:
+def _kmeans_seeds(candidates: Candidates, n: int) -> np.ndarray:
     """The seeds of k-means++, without a step of k-means: samples far apart, drawn at random."""
-    state = derived_seed(key[0], "kmeans++", *key[1:]) % 2**32
+    state = candidates.seed("kmeans++") % 2**32
     with threadpool_limits(1):  # more threads change the order of sums, and with it the bits
-        _, chosen = kmeans_plusplus(points, n, random_state=state)
-    rest = [i for i in _uniform(points, len(points), key) if i not in set(chosen)]
+        _, chosen = kmeans_plusplus(candidates.points, n, random_state=state)
+    rest = [i for i in _uniform(candidates, len(candidates)) if i not in set(chosen)]
     return np.array([*dict.fromkeys(chosen), *rest])[:n]  # identical images are drawn twice
 
 
-def _kcenter(points: np.ndarray, n: int, key: tuple) -> np.ndarray:
+def _kcenter(candidates: Candidates, n: int) -> np.ndarray:
     """Start with the sample nearest the mean, then always take the sample farthest from all chosen."""
+    points = candidates.points
     chosen = [int(np.argmin(((points - points.mean(axis=0)) ** 2).sum(axis=1)))]
     distance = np.full(len(points), np.inf)
     while len(chosen) < n:
@@ -159,8 +215,9 @@ def _kcenter(points: np.ndarray, n: int, key: tuple) -> np.ndarray:
     return np.array(chosen)
 
 
-def _herding(features: np.ndarray, n: int, key: tuple) -> np.ndarray:
+def _herding(candidates: Candidates, n: int) -> np.ndarray:
     """Mean-of-Features: each next sample brings the mean of the chosen nearest the class mean."""
+    features = candidates.features
     features = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     target, total = features.mean(axis=0), np.zeros_like(features[0])
     free = np.ones(len(features), dtype=bool)
@@ -174,14 +231,18 @@ def _herding(features: np.ndarray, n: int, key: tuple) -> np.ndarray:
     return np.array(chosen)
 
 
-SELECTIONS: dict[str, Selector] = {
-    "uniform": _uniform,
-    "kmeans": _kmeans,
-    "kcenter": _kcenter,
-    "mof": _herding,
-    "unbalanced": _uniform,
-    "kmeans++": _kmeans_seeds,
-}
+SELECTIONS = Registry(
+    "selection",
+    {
+        "uniform": _uniform,
+        "kmeans": _kmeans,
+        "kcenter": _kcenter,
+        "mof": _herding,
+        "unbalanced": _uniform,
+        "kmeans++": _kmeans_seeds,
+    },
+)
+register = SELECTIONS.register
 # Choose from all classes of a task at once, so a pool may lack one: what the authors' released code
 # does under the names of uniform selection and k-means.
 OVER_ALL_CLASSES = ("unbalanced", "kmeans++")

@@ -1,9 +1,13 @@
-"""The paper's three networks: MLP, four-block ConvNet, reduced ResNet-18.
+"""The paper's three networks, MLP, four-block ConvNet and reduced ResNet-18, and your own.
 
 A network is a trunk (inputs to features) and one linear output layer. With several heads, the heads
 are blocks of rows of that one layer, so a batch with samples of many tasks is one product and
 picking each sample's own head is one gather (see `Network.own_head`). Weights come from a generator
 that is handed in: the same seed gives the same network in any process.
+
+`@register("name")` takes a function of the shape of one input and of `hidden` that makes your own trunk.
+Any module will do: what it returns are the features, whose number is measured. Its weights stay as it
+drew them, from torch's global generator, which is seeded for it.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ import math
 
 import torch
 from torch import Tensor, nn
+
+from rslib.registry import Registry, RegistryError
 
 
 class Network(nn.Module):
@@ -25,10 +31,10 @@ class Network(nn.Module):
         self.columns = torch.arange(n_heads * head_size).view(n_heads, head_size)
 
     def features(self, x: Tensor) -> Tensor:
-        return self.trunk(x)  # (n, n_features)
+        return self.trunk(x).flatten(1)  # (n, n_features)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.output(self.trunk(x))  # (n, n_heads * head_size)
+        return self.output(self.features(x))  # (n, n_heads * head_size)
 
     def own_head(self, outputs: Tensor, head: Tensor) -> Tensor:
         """Pick each sample's own head out of the outputs: (n, head_size)."""
@@ -50,30 +56,33 @@ def build(
     hidden: int = 256,
 ) -> Network:
     """Build an untrained network for inputs of this shape."""
-    if network not in ("mlp", "convnet", "resnet"):
-        raise ValueError(f"network must be mlp, convnet or resnet, got {network!r}")
-    if network == "mlp":
-        trunk, n_features = _mlp(math.prod(input_shape), hidden), hidden
-    else:
-        if len(input_shape) != 3:
-            raise ValueError(f"{network} needs images (channels, height, width), got {input_shape}")
-        trunk, n_features = (_convnet if network == "convnet" else _resnet)(input_shape)
-    net = Network(trunk, n_features, n_heads, head_size)
-    _initialise(net, generator)
-    if network != "mlp":
+    make_trunk, built_in = NETWORKS[network], network in NETWORKS.built_in
+    if built_in and network != "mlp" and len(input_shape) != 3:
+        raise ValueError(f"{network} needs images (channels, height, width), got {input_shape}")
+    with torch.random.fork_rng(devices=[]):
+        if not built_in:
+            torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        trunk = make_trunk(input_shape, hidden).eval()
+        with torch.no_grad():
+            shape = tuple(trunk(torch.zeros(2, *input_shape)).shape)
+        if len(shape) < 2 or shape[0] != 2:
+            raise RegistryError(f"network {network!r} made features of shape {shape} from 2 inputs")
+        net = Network(trunk, math.prod(shape[1:]), n_heads, head_size)
+    if built_in:
+        _initialise(net, generator)
+    if built_in and network != "mlp":
         # Weights with the channels last: torch then computes a convolution 1.5 times as fast, and
         # sums in another order.
         net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    return net
+    return net.train()
 
 
-def _mlp(n_inputs: int, hidden: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(n_inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU()
-    )
+def _mlp(input_shape: tuple[int, ...], hidden: int) -> nn.Module:
+    first = nn.Linear(math.prod(input_shape), hidden)
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU())
 
 
-def _convnet(input_shape: tuple[int, ...], filters: int = 64) -> tuple[nn.Module, int]:
+def _convnet(input_shape: tuple[int, ...], hidden: int, filters: int = 64) -> nn.Module:
     """Four blocks of 3x3 convolution, batch norm, ReLU, 2x2 max-pooling (Vinyals et al., 2016)."""
     channels, height, width = input_shape
     layers: list[nn.Module] = []
@@ -83,7 +92,7 @@ def _convnet(input_shape: tuple[int, ...], filters: int = 64) -> tuple[nn.Module
             layers.append(nn.MaxPool2d(2))
             height, width = height // 2, width // 2
         channels = filters
-    return nn.Sequential(*layers, nn.Flatten()), filters * height * width
+    return nn.Sequential(*layers, nn.Flatten())
 
 
 class _Block(nn.Module):
@@ -106,7 +115,7 @@ class _Block(nn.Module):
         return torch.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
 
-def _resnet(input_shape: tuple[int, ...], width: int = 20) -> tuple[nn.Module, int]:
+def _resnet(input_shape: tuple[int, ...], hidden: int, width: int = 20) -> nn.Module:
     """ResNet-18 with 20 instead of 64 filters (Lopez-Paz and Ranzato, 2017)."""
     layers: list[nn.Module] = [
         nn.Conv2d(input_shape[0], width, 3, padding=1, bias=False),
@@ -119,7 +128,11 @@ def _resnet(input_shape: tuple[int, ...], width: int = 20) -> tuple[nn.Module, i
         layers += [_Block(n_in, n_out, stride), _Block(n_out, n_out, 1)]
         n_in = n_out
     # Global average pooling: one feature per filter whatever the image size.
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), n_in
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+NETWORKS = Registry("network", {"mlp": _mlp, "convnet": _convnet, "resnet": _resnet})
+register = NETWORKS.register
 
 
 def _initialise(net: nn.Module, generator: torch.Generator) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from rslib import metrics
 from rslib.environment import Environment
+from rslib.errors import UserError
 from rslib.learner import Learner
 from rslib.schedule import (
     UNTRAINED,
@@ -99,7 +100,7 @@ def _way_to(path: Path) -> list[str]:
     return [UNTRAINED] + [path_text(path[:i]) for i in range(len(path) + 1)]
 
 
-class NotTrained(LookupError):
+class NotTrained(UserError, LookupError):
     """A node that is not known, in a tree that may only look up."""
 
 
@@ -134,6 +135,7 @@ class ScheduleTree:
         self.on_step: Callable[[], None] | None = None  # called at every step; may raise to stop
         self._learner: Learner | None = None
         self._at: Path | None = None  # where the learner stands; None: untrained
+        self._key = environment.key  # of all the above
 
     # -- what may be replayed ----------------------------------------------------------------------
 
@@ -169,6 +171,7 @@ class ScheduleTree:
 
     def walk(self, path: Iterable[Iterable[int]] | Schedule = ()) -> Node:
         """The node at the end of a path: looked up where it is known, trained where it is not."""
+        self._forget_if_redefined()
         path = self._checked(path)
         for depth, text in enumerate(_way_to(path)):
             if self._row(text) is None:
@@ -178,13 +181,22 @@ class ScheduleTree:
 
     def known(self, path: Iterable[Iterable[int]] | Schedule) -> bool:
         """Whether walking this path needs no training."""
+        self._forget_if_redefined()
         return all(self._row(text) is not None for text in _way_to(self._checked(path)))
 
     def rows(self) -> dict[str, Row]:
         """Every row known now by path text, those that other processes have stored meanwhile too."""
+        self._forget_if_redefined()
         if self.store:
             self._rows |= self.store.rows(self.environment.key)
         return dict(self._rows)
+
+    def _forget_if_redefined(self) -> None:
+        """Start anew where a user's own method, network or selection is not what it was."""
+        if self.environment.key != self._key:
+            self._rows, self._snapshots = {}, _Snapshots(self._snapshots.limit)
+            self._learner = self._at = None
+            self._key = self.environment.key
 
     def _checked(self, path: Iterable[Iterable[int]] | Schedule) -> Path:
         path = checked_path(path.compositions if isinstance(path, Schedule) else path)
@@ -223,6 +235,11 @@ class ScheduleTree:
             self._at = None  # if interrupted in the middle, the learner stands nowhere
             learner.learn(path[depth - 2] if depth > 1 else ())
             self.trained += 1
+            if self.environment.key != self._key:
+                raise UserError(
+                    f"{self.environment}: your own method, network or selection changed while it was "
+                    "trained. If it writes to what it reads, register it with version=1"
+                )
             node = path[: depth - 1]
             if depth < self.n_tasks:  # leaves are never trained on from
                 self._save(node, learner)

@@ -33,9 +33,11 @@ def of_class(t: Task, label: int) -> tuple[np.ndarray, np.ndarray]:
     return mine, t.train.x.numpy()[mine].astype(float)
 
 
-def network(x) -> torch.Tensor:
-    """A "network" whose features are not its inputs."""
-    return torch.from_numpy(np.asarray(x, dtype=np.float32) ** 2 + 0.1) * 3
+class Network:
+    """A "learner" whose features are not its inputs."""
+
+    def features(self, x) -> torch.Tensor:
+        return torch.from_numpy(np.asarray(x, dtype=np.float32) ** 2 + 0.1).flatten(1) * 3
 
 
 # -- what every selection owes ---------------------------------------------------------------------
@@ -47,7 +49,7 @@ def network(x) -> torch.Tensor:
 def test_every_prefix_is_as_class_balanced_as_it_can_be(selection, sizes, size):
     """A share takes the first n of a pool: unbalanced prefixes would forget whole classes."""
     t = task(sizes)
-    pool = make_pool(selection, t, size, seed=3, features=network)
+    pool = make_pool(selection, t, size, seed=3, learner=Network)
     assert len(pool) == size and len(set(pool.tolist())) == size  # no sample twice
     for n in range(1, size + 1):
         counted = np.bincount(t.train.y[pool[:n]], minlength=len(sizes))
@@ -58,10 +60,10 @@ def test_every_prefix_is_as_class_balanced_as_it_can_be(selection, sizes, size):
 def test_pool_is_the_same_each_time_and_in_any_state_of_the_global_generators(selection):
     """Pools made anew in another process must be the pools of the cached walk."""
     t = task((25, 25))
-    first = make_pool(selection, t, 10, seed=1, features=network)
+    first = make_pool(selection, t, 10, seed=1, learner=Network)
     np.random.seed(99)
     torch.manual_seed(99)
-    again = make_pool(selection, t, 10, seed=1, features=network)
+    again = make_pool(selection, t, 10, seed=1, learner=Network)
     assert torch.equal(first, again)
 
 
@@ -69,7 +71,7 @@ def test_pool_is_the_same_each_time_and_in_any_state_of_the_global_generators(se
 def test_classes_with_few_samples_give_what_they_have(selection):
     """A small class must neither be repeated nor crash the filling; the other fills up."""
     t = task((2, 30))
-    pool = make_pool(selection, t, 10, seed=0, features=network)
+    pool = make_pool(selection, t, 10, seed=0, learner=Network)
     assert sorted(np.bincount(t.train.y[pool])) == [2, 8]
     assert len(set(pool.tolist())) == len(pool)
 
@@ -81,7 +83,7 @@ def test_identical_images_are_never_chosen_twice(selection):
     x[6:] = torch.rand(6, 4, generator=torch.Generator().manual_seed(0))
     part = Samples(x, torch.zeros(12, dtype=torch.long))
     t = Task(1, (0,), 0, part, part, part)
-    pool = make_pool(selection, t, 12, seed=0, features=network)
+    pool = make_pool(selection, t, 12, seed=0, learner=Network)
     assert sorted(pool.tolist()) == list(range(12))
 
 
@@ -194,11 +196,11 @@ def test_kcenter_is_greedy_farthest_point(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_mean_of_features_is_herding_on_unit_length_features_not_on_inputs(seed):
     t = task((20, 23), seed=seed)
-    pool = make_pool("mof", t, 10, seed=0, features=network).numpy()
+    pool = make_pool("mof", t, 10, seed=0, learner=Network).numpy()
     on_inputs = []
     for label in (0, 1):
         mine, points = of_class(t, label)
-        seen = network(points).numpy().astype(float)
+        seen = Network().features(points).numpy().astype(float)
         assert [i for i in pool if t.train.y[i] == label] == list(mine[slow_herding(seen, 5)])
         on_inputs += list(mine[slow_herding(points, 5)])
     assert set(on_inputs) != set(pool)  # else the features would make no difference here
@@ -291,7 +293,7 @@ def test_where_a_class_is_rare_the_others_fill_the_pool(tmp_path):
     assert rare < 20 and tree.available(1) == [40]
     for selection in BALANCED:
         task = tree.environment.tasks().tasks[0]
-        pool = make_pool(selection, task, 40, seed=1, features=lambda x: x.flatten(1))
+        pool = make_pool(selection, task, 40, seed=1, learner=Network)
         assert len(set(pool.tolist())) == 40  # nothing twice
         assert (
             int((labels[pool] == 0).sum()) == rare

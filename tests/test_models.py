@@ -93,7 +93,7 @@ def test_convnets_refuse_inputs_that_are_no_images():
     for kind in ("convnet", "resnet"):
         with pytest.raises(ValueError, match=rf"{kind} needs images .*got \(64,\)"):
             network(kind, (64,))
-    with pytest.raises(ValueError, match="mlp, convnet or resnet, got 'vgg'"):
+    with pytest.raises(ValueError, match="mlp, convnet, resnet, got 'vgg'"):
         network("vgg")
 
 

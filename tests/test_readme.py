@@ -12,17 +12,17 @@ BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), fl
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
 def test_example(block, tmp_path, monkeypatch):
     """Broken: the first thing a newcomer types does not work."""
-    from rslib.methods import METHODS
-    from rslib.policies import POLICIES
+    from rslib import memory, methods, models, policies
 
     monkeypatch.setenv("RSLIB_STORE", str(tmp_path))
-    before = dict(METHODS), dict(POLICIES)  # what an example registers must not outlive it
     try:
         exec(compile(block, "README.md", "exec"), {})
-    finally:
-        for registry, old in zip((METHODS, POLICIES), before, strict=True):
-            registry.clear()
-            registry.update(old)
+    finally:  # what an example registers must not outlive it
+        for registry in (
+            *(memory.SELECTIONS, methods.METHODS),
+            *(models.NETWORKS, policies.POLICIES),
+        ):
+            registry.replace_own({})
 
 
 def test_readme_says_what_the_proposals_are():

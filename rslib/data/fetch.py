@@ -84,7 +84,7 @@ def _verified(folder: Path, name: str, digest: str) -> bytes:
         if path.stat().st_size > MAX_BYTES:
             raise DataError(f"it has more than {MAX_BYTES} bytes")
         raw = path.read_bytes()
-        if path.name != name:
+        if path != folder / name:
             raw = gunzip(raw)
         kind = "md5" if len(digest) == 32 else "sha256"
         got = hashlib.new(kind, raw, usedforsecurity=False).hexdigest()

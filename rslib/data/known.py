@@ -20,10 +20,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rslib.errors import UserError
+
 MAX_BYTES = 1 << 28  # no file of any dataset below, packed or unpacked, is larger than 256 MiB
 
 
-class DataError(ValueError):
+class DataError(UserError, ValueError):
     """The data is missing, refused or unusable; the message says what to do."""
 
 
@@ -110,6 +112,24 @@ def _read_cifar100_npz(files: Files) -> Arrays:
         return Arrays(x_train, npz["y_train"], x_test, npz["y_test"], tuple(names))
 
 
+def _read_cifar100_sheets(files: Files) -> Arrays:
+    """Lossless pictures of 50 x 50 images each, in the authors' order."""
+    from PIL import Image
+
+    def images(part: str) -> np.ndarray:
+        sheets = []
+        for name in sorted(name for name in files if name.startswith(f"sheets/{part}_")):
+            with Image.open(io.BytesIO(files[name]), formats=["WEBP"]) as picture:
+                pixels = np.asarray(picture.convert("RGB")).reshape(50, 32, 50, 32, 3)
+            sheets.append(pixels.transpose(0, 2, 4, 1, 3).reshape(2500, 3, 32, 32))
+        return np.concatenate(sheets)
+
+    names = json.loads(files["labels.json"])["fine_label_names"]
+    with np.load(io.BytesIO(files["sheets/labels.npz"]), allow_pickle=False) as npz:
+        labels = npz["y_train"], npz["y_test"]
+    return Arrays(images("train"), labels[0], images("test"), labels[1], tuple(names))
+
+
 def _read_jpeg_zip(files: Files) -> Arrays:
     """`<train|test>/<wnid>/*.jpg`; classes in the order of their WordNet ids.
 
@@ -176,6 +196,31 @@ f0ef6b0ae62326f3e7ffdfab6717acfc cifar-100-python/test
 7973b15100ade9c7d40fb424638fde48 cifar-100-python/meta
 df74397544b5ab45be6da49c491d96a27db66576d2cf6e36417258ec98e2eb41 cifar100/cifar100_train100_test20_per_class.npz
 e61b0c7a00a0b59f138e4900302eef2ce3157c95ca67467e3b714ef2b2cb2c36 cifar100/labels.json
+868b09c1a39e0abc91c3f6d764ec5a98c7cbc3de7906bfa3059d8d34d04f096d cifar100/sheets/labels.npz
+f2adc9b94f84d0afb1a65c7b845465d189d5736b87d5d5fea9b1f5b135d5df30 cifar100/sheets/test_00.webp
+5ff825f31700771a5895d3ed7d7508f1936df34a57bbfceb283d4f5b38669022 cifar100/sheets/test_01.webp
+41d611b9b5c4f81e16ba15cbb8af0f6fc24a5bd356ab013f1df41edc047480cb cifar100/sheets/test_02.webp
+d307fb510e08e4da95027de023325dff04f77bd361b6510993d90db8ad94bb10 cifar100/sheets/test_03.webp
+66ceb015720cd0eff6005f23b8bb77bca4646d9f38ce3c97c86730a241150e21 cifar100/sheets/train_00.webp
+27b3ea512196d54f7a380ce8d6814d31b5c6491d14919f70781a48af8a5372e0 cifar100/sheets/train_01.webp
+4d52e3af0471b617874ef1dc74d66e67999d3f211bf9f5d24c89c95e65cd222d cifar100/sheets/train_02.webp
+dcde0090ad8589791bc5e0e19ecbec1d88617432dbbb005ce0f829c2d58ffd8f cifar100/sheets/train_03.webp
+b6b04d7d13b52b3f55b088dab0e9f6d452e3b41e96d53640f94d963d98180407 cifar100/sheets/train_04.webp
+ee9bc9aa6fe7ad2f50c7b3cd94bd1ee5b722286b9778179b8db4c9adfa6f5ab8 cifar100/sheets/train_05.webp
+75b678d3fe884e13528ccd73a027e8c980c86c1e6e444d5c60a57b38d9ffe48a cifar100/sheets/train_06.webp
+cca59da42f3173f4cf81de32a10180ea01d7e454651b7ddb55b116f81100ff62 cifar100/sheets/train_07.webp
+d7f61e79c12d0311d2190556c34a96bae76a7ef62efe88346af6c4ffc8520824 cifar100/sheets/train_08.webp
+11f41e06ac39f9b1d6f40b15f4d20f3b9672e5856860596e96971d187d301102 cifar100/sheets/train_09.webp
+97289f1645cefb1466dd252ae568c12427528ede32172a3df98603afb1c1ca63 cifar100/sheets/train_10.webp
+09ab29c41e61b15520f6526321a3981e9c4ef984d7d501523655753a0f0d805a cifar100/sheets/train_11.webp
+4fa79fd35e1af39fae1cf5a9d249d02fa58d5cafd5507e5af70519ae73926eb0 cifar100/sheets/train_12.webp
+562ea7e28cfeb5268045991470bb1b04ed79600f28e98e0f6eb9cbce23fca107 cifar100/sheets/train_13.webp
+76cc4518b9af523c48b47ff9b0bdb90a2f8efa4c44f85e1c91827632cdc41f09 cifar100/sheets/train_14.webp
+f47209187802b5719c4ec2d4ac01aa75f826b9e968f65a8e296f35cdf87b4305 cifar100/sheets/train_15.webp
+7b22797adba021d6acf96be2ecb1e11627a79bf0d3accaa711a396c58fb6540e cifar100/sheets/train_16.webp
+3c70fb86a4a2209c6ec3dbea52c57c3da1a4fb5d0fca58f23f578a7b8aef7780 cifar100/sheets/train_17.webp
+3eaafa0f28e81e0a0b852f8245001cc3dc73800a3ce89457df5f56994300eec3 cifar100/sheets/train_18.webp
+c0215eccab9984b93b4b7652f8a6641cfed85e26e686a903d85faf84338f3189 cifar100/sheets/train_19.webp
 a6ed614a94ca39f672dd5401ed63bbcae21fc5567b36da10fea629c1890302c3 miniImagenet/miniimagenet84_train100_test20_per_class.zip
 """  # noqa: E501
 
@@ -187,13 +232,17 @@ class Layout(NamedTuple):
     read: Callable[[Files], Arrays]
     says: str  # for the provenance
     subset: str | None = None
+    files: str = (
+        "[^/]+"  # those of SUMS that belong to it, as a pattern: a folder may hold two layouts
+    )
 
     @property
     def sums(self) -> dict[str, str]:
         """File name to checksum."""
         pairs = (line.split() for line in SUMS.split("\n") if line)
         start = f"{self.folders[0]}/"
-        return {file.removeprefix(start): s for s, file in pairs if file.startswith(start)}
+        below = {file.removeprefix(start): s for s, file in pairs if file.startswith(start)}
+        return {file: s for file, s in below.items() if re.fullmatch(self.files, file)}
 
 
 _SUBSET = "subset, 100 images per class"
@@ -241,6 +290,12 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
             ("cifar-100-python", "cifar100/cifar-100-python"),
             _cifar100_py,
             "CIFAR-100, the authors' Python version, fine labels",
+        ),
+        Layout(
+            ("cifar100",),
+            _read_cifar100_sheets,
+            "CIFAR-100, all of it as lossless pictures of 2,500 images, fine labels",
+            files=r"sheets/.+|labels\.json",
         ),
         Layout(
             ("cifar100",),

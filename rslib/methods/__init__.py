@@ -1,4 +1,7 @@
-"""The replay methods by name: one short file each."""
+"""The replay methods by name: one short file each, and your own.
+
+`@register("name")` takes a subclass of `Method`, or a function of the method's arguments that makes one.
+"""
 
 from rslib.methods.agem import AGEM
 from rslib.methods.der import DER, DERpp
@@ -6,16 +9,21 @@ from rslib.methods.er import Batch, Joint, Method
 from rslib.methods.er_ring import ERRing
 from rslib.methods.hal import HAL
 from rslib.methods.mer import MER
+from rslib.registry import Registry
 
-METHODS: dict[str, type[Method]] = {
-    "er": Method,
-    "joint": Joint,
-    "hal": HAL,
-    "mer": MER,
-    "der": DER,
-    "derpp": DERpp,
-    "agem": AGEM,
-    "er-ring": ERRing,
-}
+METHODS = Registry(
+    "method",
+    {
+        "er": Method,
+        "joint": Joint,
+        "hal": HAL,
+        "mer": MER,
+        "der": DER,
+        "derpp": DERpp,
+        "agem": AGEM,
+        "er-ring": ERRing,
+    },
+)
+register = METHODS.register
 
-__all__ = ["METHODS", "Batch", "Method"]
+__all__ = ["METHODS", "Batch", "Method", "register"]

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from rslib import schedule
+from rslib.registry import Registry
 
 History = Sequence[Sequence[float]] | np.ndarray
 Weights = Sequence[Any] | np.ndarray  # one per task seen
@@ -116,7 +117,7 @@ class _Registered:
     default: float | None
 
 
-POLICIES: dict[str, _Registered] = {}
+POLICIES = Registry("policy")
 
 
 def register(
@@ -181,3 +182,5 @@ def matrix(history: History) -> np.ndarray:
 
 
 from rslib.policies import heuristics  # noqa: E402, F401  registers the paper's rules
+
+POLICIES.built_in = frozenset(POLICIES)

@@ -1,7 +1,8 @@
 """Where the cells of a grid run: in this process, in processes of our own, or on a Dask cluster.
 
 Every choice looks like a `concurrent.futures` executor to `rslib.runs.grid`, which neither knows
-nor cares which it is. Our own processes have one torch thread each and end with their parent.
+nor cares which it is. Our own processes have one torch thread each and end with their parent. What a
+kernel has registered goes with every job, so that a worker has it too, defined in a notebook or not.
 """
 
 from __future__ import annotations
@@ -12,13 +13,63 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+import cloudpickle
 from tqdm.auto import tqdm
 
 from rslib import pin_cpu_capability
+from rslib.memory import SELECTIONS
+from rslib.methods import METHODS
+from rslib.models import NETWORKS
+from rslib.policies import POLICIES
 
+_REGISTRIES = (POLICIES, METHODS, NETWORKS, SELECTIONS)
 _SPAWN = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+
+
+class WithRegistered:
+    """A function that, once pickled, first registers where it is called what is registered here."""
+
+    def __init__(self, work: Callable):
+        self.work = work
+
+    def __call__(self, *args: Any) -> Any:
+        return self.work(*args)
+
+    def __reduce__(self) -> tuple:
+        own = [registry.own() for registry in _REGISTRIES]
+        try:
+            return functools.partial, (
+                _register_and_do,
+                self.work,
+                cloudpickle.dumps(own),
+                _filed(),
+            )
+        except Exception as error:
+            names = ", ".join(name for entries in own for name in entries)
+            raise ValueError(
+                f"what you registered ({names}) cannot be sent to other processes: {error}. Set n_jobs=1"
+            ) from None
+
+
+def _register_and_do(work: Callable, own: bytes, filed: dict[str, str | None], *args: Any) -> Any:
+    for registry, entries in zip(_REGISTRIES, cloudpickle.loads(own), strict=True):
+        registry.replace_own(entries)
+    for name, found in _filed().items():
+        if found != filed[name]:  # such as a module that was edited after the kernel imported it
+            raise RuntimeError(f"{name} is other code in a worker process: restart the kernel")
+    return work(*args)
+
+
+def _filed() -> dict[str, str | None]:
+    """The fingerprints under which rows of the user's own entries are filed."""
+    return {
+        f"{registry.kind} {name!r}": registry.fingerprint(name)
+        for registry in _REGISTRIES[1:]  # a policy only chooses paths
+        for name in registry.own()
+    }
 
 
 class Serial(cf.Executor):
@@ -63,7 +114,7 @@ class executor_for:
             return _as_executor(self.made)
         elif self.n_jobs > 1 and self.n_cells > 1:
             n = min(self.n_jobs, self.n_cells)
-            self.made = _processes(n)
+            self.made = Processes(n)
         else:
             self.made = Serial()
         return self.made
@@ -82,8 +133,8 @@ def _as_executor(given: Any) -> Any:
 
 def stop_workers(pool: Any) -> None:
     """End our own processes in the middle of their cells: the store keeps every finished node."""
-    for process in dict(getattr(pool, "_processes", None) or {}).values():
-        process.terminate()
+    if isinstance(pool, Processes):
+        pool.stop()
 
 
 def in_processes(work: Callable, jobs: Sequence[tuple], workers: int, title: str) -> list:
@@ -93,16 +144,54 @@ def in_processes(work: Callable, jobs: Sequence[tuple], workers: int, title: str
     with tqdm(total=len(jobs), desc=title) as bar:
         if workers <= 1 or len(jobs) <= 1:
             return [(work(*job), bar.update())[0] for job in jobs]
-        with _processes(workers) as pool:
-            futures = [pool.submit(work, *job) for job in jobs]
+        with Processes(workers) as pool:
+            futures = [pool.submit(WithRegistered(work), *job) for job in jobs]
             for future in futures:
                 future.add_done_callback(lambda _: bar.update())
             return [future.result() for future in futures]
 
 
-def _processes(n: int) -> cf.ProcessPoolExecutor:
-    pin_cpu_capability()  # new processes import torch anew, whatever this one has done
-    return cf.ProcessPoolExecutor(n, _SPAWN, start_worker)
+class Processes(cf.ThreadPoolExecutor):
+    """Threads with a worker process each: a process that dies takes only its own job along.
+
+    (A ProcessPoolExecutor of several gives up all its jobs when one process dies.) The job is tried
+    once more, in a new process.
+    """
+
+    def __init__(self, n: int):
+        super().__init__(n)
+        self._mine = threading.local()
+        self._all: list[cf.ProcessPoolExecutor] = []
+        self._stopped = False
+
+    def submit(self, fn, /, *args, **kwargs):
+        return super().submit(self._do, functools.partial(fn, *args, **kwargs))
+
+    def _do(self, work: Callable) -> Any:
+        for _ in range(2):
+            if not hasattr(self._mine, "process"):
+                pin_cpu_capability()  # a new process imports torch anew, whatever this one has done
+                self._mine.process = cf.ProcessPoolExecutor(1, _SPAWN, start_worker)
+                self._all.append(self._mine.process)
+            try:
+                return self._mine.process.submit(work).result()
+            except BrokenProcessPool:
+                del self._mine.process
+                if self._stopped:
+                    raise
+        raise RuntimeError("its worker process was ended twice, most often for lack of memory")
+
+    def stop(self) -> None:
+        """End the processes in the middle of their jobs."""
+        self._stopped = True
+        for pool in self._all:
+            for process in dict(pool._processes or {}).values():
+                process.terminate()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        for pool in self._all:
+            pool.shutdown(wait)
 
 
 def start_worker() -> None:

@@ -1,60 +1,81 @@
-"""`explore_tree`: the search tree as MCTS grew it, rollout by rollout."""
+"""`explore_tree`: the tree of a search as it grew, rollout by rollout."""
 
 from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from rslib.schedule import path_text
+from rslib.search import Result
 from rslib.tree import ScheduleTree
 from rslib.widgets import panel, pictures
-from rslib.widgets.known import ROLLOUTS, ReplayedSearch
+from rslib.widgets.known import ROLLOUTS, SEARCHES, SHARES, SearchTree, replayed, shares_text
 
-_NOTHING = "No rollout is known. Run rslib.mcts(tree, 20), then this cell again."
+_WORDS = (
+    "A rollout is one schedule, trained to its last task. A circle is a memory that the search chose at "
+    "that task: the larger, the more rollouts went through it; the darker, the better the best of them. "
+    "Black is the path of the best schedule so far, dashed where it was drawn at random. A search sees "
+    f"validation accuracy only; ACC is the mean test accuracy of all tasks. {SHARES}"
+)
 
 
-def explore_tree(tree: ScheduleTree, rollouts: int = ROLLOUTS) -> Explorer:
-    """Show a search that has been run with `rslib.mcts(tree, ...)`, at most `rollouts` of it."""
-    if not isinstance(tree, ScheduleTree):
-        raise TypeError(f"explore_tree takes a ScheduleTree, got {tree!r}")
-    return Explorer(ReplayedSearch(tree, rollouts))
+def explore_tree(
+    what: ScheduleTree | Result, search: str = "mcts", rollouts: int = ROLLOUTS
+) -> Explorer:
+    """Show how a search grew its tree.
+
+    what: the result of a search, all of which is shown, or a tree in which one has been run.
+    search: which search of a tree, "mcts" or "surrogate". rollouts: show at most these of a tree.
+    """
+    if isinstance(what, Result):
+        return Explorer(what)
+    if not isinstance(what, ScheduleTree):
+        raise TypeError(f"explore_tree takes a ScheduleTree or a Result, got {what!r}")
+    if search not in SEARCHES:
+        raise ValueError(f"search must be one of {', '.join(SEARCHES)}, got {search!r}")
+    return Explorer(replayed(what, search, rollouts), search)
 
 
 class Explorer(panel.Panel):
-    """A slider over rollouts; visits and best reward per node; the leader's path in the tree."""
+    """A slider over rollouts; the tree with rollouts and best reward per node; the leader."""
 
-    def __init__(self, search: ReplayedSearch):
-        self.search = search
-        last = max(len(search), 1)
+    def __init__(self, result: Result | None, name: str = ""):
+        self.search = SearchTree(result) if result else None
+        last = len(self.search) if self.search else 1
         self.rollout = panel.slider("Rollout", 1, last, last)
         self.summary = panel.text("rslib-rollout")
         self.picture = panel.text()
-        super().__init__([self.rollout, self.summary, self.picture])
+        super().__init__([self.rollout, self.summary, panel.note(_WORDS), self.picture])
         self.add_class("rslib-explore")
         self.on_change(lambda _: self._draw(), self.rollout)
-        if len(search):
-            self._draw()
-        else:
-            self.rollout.disabled = True
-            self.summary.value = panel.paragraph(_NOTHING)
+        self._nothing = f"No rollout is known. Run rslib.{name}(tree, 20), then this cell again."
+        self._draw()
 
     def _draw(self) -> None:
-        i = self.rollout.value
-        leaf, leader = self.search.leaves[i - 1], self.search.best_after(i)
-        n_nodes = len(self.search.nodes(i))
+        if not self.search:
+            self.rollout.disabled = True
+            self.summary.value = panel.paragraph(self._nothing)
+            return
+        i, result = self.rollout.value, self.search.result
+        leader = self.search.leader(i)
         body = [
-            [name, path_text(node.path), panel.percent(node.reward), panel.percent(node.acc, css)]
-            for name, node, css in ((f"rollout {i}", leaf, "acc"), ("best so far", leader, "best"))
+            [
+                name,
+                shares_text(self.search.paths[n]),
+                panel.percent(result.rewards[n]),
+                panel.percent(result.accs[n], css),
+            ]
+            for name, n, css in (
+                (f"rollout {i}", i - 1, "acc"),
+                (f"best so far: rollout {leader + 1}", leader, "best"),
+            )
         ]
-        self.summary.value = panel.table(
-            ("", "schedule", "validation", "test ACC"),
-            body,
-            f"{n_nodes} nodes visited; {self.search.environment}",
-        )
-        alt = f"search tree of {n_nodes} nodes; best schedule {path_text(leader.path)}"
+        head = ("", "schedule (shares in %)", "validation", "test ACC")
+        caption = f"{result.label} on {result.node.environment}"
+        self.summary.value = panel.table(head, body, caption)
+        alt = f"search tree after {i} rollouts; best schedule {body[1][1]}"
         self.picture.value = pictures.as_html(self.figure, alt)
 
     @property
     def figure(self) -> Figure:
-        if not len(self.search):
-            return pictures.sentence(_NOTHING)
+        if not self.search:
+            return pictures.sentence(self._nothing)
         return pictures.search_tree(self.search, self.rollout.value)

@@ -17,7 +17,7 @@ from rslib.environment import Environment
 from rslib.schedule import Composition, Path, Schedule
 from rslib.store import Store
 from rslib.tree import Node, ScheduleTree
-from rslib.widgets.known import KnownSchedules, ReplayedSearch
+from rslib.widgets.known import SEARCHES, KnownSchedules, replayed
 
 
 class Cancelled(Exception):
@@ -136,24 +136,26 @@ class Game:
     # -- the score ---------------------------------------------------------------------------------
 
     def standings(self) -> Future[list[Standing]]:
-        """Compare you with ETS (trained if need be), MCTS and the best known schedule."""
+        """Compare you with ETS (trained if need be), the searches and the best known schedule."""
         self._cancelled.clear()
         return self._thread.submit(self._standings, self.node)
 
     def _standings(self, yours: Node | None) -> list[Standing]:
         assert self._tree is not None
         ets = search.run_policy(self._tree, "ets").node
-        replayed = ReplayedSearch(self._tree)
-        mcts = Standing("MCTS", None, "not searched yet: rslib.mcts(tree, 20)")
-        if len(replayed):
-            mcts = Standing("MCTS", replayed.best, f"{len(replayed)} rollouts")
+        searches = []
+        for name, label in SEARCHES.items():
+            found = replayed(self._tree, name)
+            note = f"the best by validation of {len(found.rewards)} rollouts" if found else ""
+            not_run = f"not run yet: rslib.{name}(tree, 20)"
+            searches.append(Standing(label, found.node if found else None, note or not_run))
         known = KnownSchedules.of(self._tree)
         best = max(known.nodes.values(), key=lambda node: node.acc)
         return [
             Standing("You", yours),
-            Standing("ETS", ets, "equal shares"),
-            mcts,
-            Standing("Best known", best, f"by test, of {len(known)} schedules"),
+            Standing("ETS", ets, "equal shares for all old tasks"),
+            *searches,
+            Standing("Best known", best, f"the best by test of {len(known)} schedules"),
         ]
 
     def close(self) -> None:

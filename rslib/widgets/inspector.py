@@ -9,14 +9,19 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from rslib.environment import Environment
-from rslib.schedule import path_text
 from rslib.search import Result
 from rslib.store import Store
 from rslib.tree import Node, ScheduleTree
 from rslib.widgets import panel, pictures
-from rslib.widgets.known import KnownSchedules, StoreIndex
+from rslib.widgets.known import SHARES, KnownSchedules, StoreIndex, shares_text
 
 _SIDES = ("A", "B")
+_WORDS = (
+    "ACC is the mean test accuracy of all tasks after the last one; BWT is how far old tasks have moved "
+    "since they were learned (below 0, they are forgotten). The lists go by validation accuracy, which "
+    "is what a search sees; the figure goes by test. M is the size of the memory in samples. ETS gives "
+    f"every old task an equal share. {SHARES}"
+)
 
 
 def inspect_schedule(what: Result | ScheduleTree | Store | None = None) -> Inspector:
@@ -68,6 +73,7 @@ class Inspector(panel.Panel):
                 panel.row(self.dataset, self.settings, self.seed, self.refresh),
                 panel.row(self.left, self.right),
                 self.summary,
+                panel.note(_WORDS),
                 panel.row(*self.pictures),
                 self.ranking,
                 self.task,
@@ -121,7 +127,6 @@ class Inspector(panel.Panel):
             self.left.index = 0
             self.right.index = labels.index("ETS") if "ETS" in labels else (others or [0])[0]
         self.task.max = environment.n_tasks or 2
-        self.task.value = min(max(self.task.value, 2), self.task.max)
 
     @property
     def nodes(self) -> dict[str, Node]:
@@ -133,12 +138,10 @@ class Inspector(panel.Panel):
         return shown
 
     @property
-    def _accs(self) -> list[float]:
-        return [node.acc for node in self.known.nodes.values()]
-
-    @property
-    def _marks(self) -> dict[str, float]:
-        return {side: node.acc for side, node in zip(_SIDES, self.nodes.values())}
+    def _first_difference(self) -> int:
+        """The first task with two different memories; before it the two runs are one."""
+        memories = zip(*(node.path for node in self.nodes.values()))
+        return next((t for t, (a, b) in enumerate(memories, start=2) if a != b), 2)
 
     @property
     def _why_empty(self) -> str | None:
@@ -157,10 +160,10 @@ class Inspector(panel.Panel):
                 place.value = ""
             return
         self.summary.value = self._summary()
-        self.ranking.value = pictures.as_html(
-            pictures.ranking(self._accs, self._marks),
-            "ranks: " + ", ".join(f"{k} {v:.2%}" for k, v in self._marks.items()),
-        )
+        alt = "ranks: " + ", ".join(f"{name} {node.acc:.2%}" for name, node in self.nodes.items())
+        self.ranking.value = pictures.as_html(pictures.ranking(self.known, self.nodes), alt)
+        with self.filling():
+            self.task.value = max(self.task.value, self._first_difference)
         self._draw_task()
 
     def _draw_task(self) -> None:
@@ -169,10 +172,10 @@ class Inspector(panel.Panel):
         task, steps = self.task.value, ""
         low = pictures.lowest(self.nodes.values())  # one axis, so that A and B can be compared
         for side, place, (name, node) in zip(_SIDES, self.pictures, self.nodes.items()):
-            alt = f"schedule {name}, {path_text(node.path)}, ACC {node.acc:.2%}"
+            alt = f"schedule {name}, {shares_text(node.path)}, ACC {node.acc:.2%}"
             place.value = pictures.as_html(pictures.run(name, node, task, low), alt)
             seen = panel.percent(node.test[task, :task].mean())
-            caption = f"{side}: learning task {task}; ACC of the tasks seen {seen}"
+            caption = f"{side}: learning task {task}; mean test accuracy so far {seen}"
             step = panel.step_table(node, task, caption) + self._images(node, task)
             steps += f"<div class='side-{side}'>{step}</div>"
         css = "display:flex;flex-wrap:wrap;column-gap:3em"
@@ -210,7 +213,7 @@ class Inspector(panel.Panel):
     def figure(self) -> Figure:
         if self._why_empty:
             return pictures.sentence(self._why_empty)
-        return pictures.inspection(self.nodes, self.task.value, self._accs, self._marks)
+        return pictures.inspection(self.known, self.nodes, self.task.value)
 
 
 def _refill(control, options: list, chosen: object) -> None:

@@ -6,9 +6,9 @@ the replayed images, and the names that a policy has to propose again, need the 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import textwrap
-from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -16,15 +16,28 @@ import torch
 
 from rslib import data, presets, search
 from rslib.environment import Environment
-from rslib.memory import fill, make_pool
+from rslib.memory import SELECTIONS, NeedsNetwork, fill, make_pool
 from rslib.methods import METHODS
 from rslib.methods.er import Method
 from rslib.schedule import Path, path_from_text, path_text
+from rslib.search import Result
 from rslib.store import Store
 from rslib.store.rows import Row
 from rslib.tree import Node, NotTrained, ScheduleTree
 
 ROLLOUTS = 100  # of the paper's searches
+SEARCHES = {"mcts": "MCTS", "surrogate": "Surrogate"}  # functions of rslib.search, and their labels
+
+SHARES = (
+    "A schedule is written as the shares (%) of the old tasks in the memory: 100 | 70:30 is all of "
+    "task 1 at task 2, then 70 of task 1 and 30 of task 2 at task 3."
+)
+
+
+def shares_text(path: Path) -> str:
+    """Write a schedule as shares in percent, memory by memory (`SHARES` explains it)."""
+    shares = [":".join(f"{100 * n / sum(c):.0f}" for n in c) if any(c) else "none" for c in path]
+    return " | ".join(shares)
 
 
 # -- an environment's schedules --------------------------------------------------------------------
@@ -58,16 +71,16 @@ class KnownSchedules:
 
     @functools.cached_property
     def names(self) -> dict[str, Path]:
-        """The schedules of MCTS and of named policies such as "ETS", where every row is known."""
+        """The schedules of searches and of named policies such as "ETS", where every row is known."""
         names: dict[str, Path] = {}
         environment = self.environment
         try:
             tree = ScheduleTree(environment, self.store, frozen=True, rows=self._rows)
-            replayed = ReplayedSearch(tree)
         except (data.DataError, KeyError):
             return names  # shipped rows without their dataset
-        if len(replayed):
-            names[f"MCTS ({len(replayed)} rollouts)"] = replayed.best.path
+        for name, label in SEARCHES.items():
+            if found := replayed(tree, name):
+                names[f"{label} ({len(found.rewards)} rollouts)"] = found.node.path
         heuristic = presets.heuristic(environment.dataset, environment.scenario or "task")
         for policy in ("ets", heuristic, "random", "none"):
             try:
@@ -82,7 +95,7 @@ class KnownSchedules:
         """List every schedule with a label: first those with a name, then all by validation."""
         named = [(name, path) for name, path in self.names.items() if path in self.nodes]
         ranked = [
-            (f"#{i} of {len(self)}: {textwrap.shorten(path_text(path), 60)}", path)
+            (f"#{i} of {len(self)} by validation: {textwrap.shorten(shares_text(path), 60)}", path)
             for i, path in enumerate(self.nodes, start=1)
         ]
         return named + ranked
@@ -110,10 +123,11 @@ class KnownSchedules:
         """The candidates of the tasks before `task`, drawn again or from a snapshot."""
         environment = self.environment
         tasks = environment.tasks().tasks[: task - 1]
-        by_method = METHODS[environment.method].pool is not Method.pool
-        if environment.selection != "mof" and not by_method:
-            size = environment.pool_size
-            return [make_pool(environment.selection, t, size, environment.seed) for t in tasks]
+        by_method = getattr(METHODS[environment.method], "pool", None) is not Method.pool
+        if environment.selection in SELECTIONS.built_in and not by_method:
+            with contextlib.suppress(NeedsNetwork):
+                size = environment.pool_size
+                return [make_pool(environment.selection, t, size, environment.seed) for t in tasks]
         if not self.store:
             return None
         state = self.store.load_checkpoint(environment.key, path_text(path[: task - 2]))
@@ -147,15 +161,10 @@ class StoreIndex:
             self.start = self._add(given.environment, given.environment.key)
 
     def _add(self, environment: Environment, key: str) -> tuple[str, str, int]:
-        title, settings, seed = (
-            environment.preset.title,
-            settings_text(environment),
-            environment.seed,
-        )
+        title, settings, seed = environment.preset.title, environment.settings, environment.seed
         by_settings = self._keys.setdefault(title, {})
-        if by_settings.get(settings, {}).get(seed, key) != key:
-            # They differ in a field that the text leaves out, such as epochs.
-            settings += f" ({key[:6]})"
+        while by_settings.get(settings, {}).get(seed, key) != key:
+            settings += ", other data, protocol or torch"  # what else a key is made of
         by_settings.setdefault(settings, {})[seed] = key
         return title, settings, seed
 
@@ -179,60 +188,69 @@ class StoreIndex:
         return KnownSchedules(environment, self.store.rows(key), self.store)
 
 
-def settings_text(environment: Environment) -> str:
-    """Describe an environment without its dataset and its seed, for a list of settings."""
-    parts = [f"{environment.scenario}-IL", f"{environment.n_tasks} tasks"]
-    if environment.class_order_seed:
-        parts.append(f"class order {environment.class_order_seed}")
-    parts.append(f"M={environment.memory_size}")
-    if environment.samples_per_class is not None:
-        parts.append(f"{environment.samples_per_class} per class")
-    return ", ".join([*parts, f"{environment.selection} selection", environment.method])
-
-
 # -- a search --------------------------------------------------------------------------------------
 
 
-class ReplayedSearch:
-    """The rollouts of MCTS that are already known, in order.
+def replayed(tree: ScheduleTree, name: str = "mcts", rollouts: int = ROLLOUTS) -> Result | None:
+    """Run a search again as far as its trainings are known; None if its first rollout is not.
 
-    The search is deterministic and its trainings are in the tree. So it is run again, looking rows
-    up only, until a rollout is not known.
+    A search is deterministic, so that looking rows up gives what it gave.
+    """
+    frozen = ScheduleTree(tree.environment, tree.store, frozen=True, rows=tree.rows())
+    run, known = getattr(search, name), []
+    try:
+        return run(frozen, rollouts, on_rollout=lambda *rollout: known.append(rollout))
+    except (NotTrained, data.DataError):  # the search ended here, or its data is elsewhere
+        return run(frozen, len(known)) if known else None
+
+
+class SearchTree:
+    """The tree that a search has grown, after any number of its rollouts.
+
+    MCTS adds one node per rollout and draws the rest of the path. Every other search chooses whole
+    schedules, so that its tree has all nodes that it has been along.
     """
 
-    def __init__(self, tree: ScheduleTree, rollouts: int = ROLLOUTS):
-        self.environment = tree.environment
-        self.leaves: list[Node] = []
-        self.depths: list[int] = []  # per rollout, how many compositions the search itself chose
-        frozen = ScheduleTree(tree.environment, tree.store, frozen=True, rows=tree.rows())
-        try:
-            search.mcts(frozen, rollouts, on_rollout=self._collect)
-        except (NotTrained, data.DataError):
-            pass  # the search ended here, or its data is not on this machine
-
-    def _collect(self, i: int, leaf: Node, depth: int) -> None:
-        self.leaves.append(leaf)
-        self.depths.append(depth)
+    def __init__(self, result: Result):
+        self.result = result
+        self.rewards = np.nan_to_num(result.rewards)  # a diverged run is as bad as it gets
+        self.paths = [schedule.compositions for schedule in result.schedules]
 
     def __len__(self) -> int:
-        return len(self.leaves)
+        return len(self.paths)
 
-    @property
-    def best(self) -> Node:
-        return self.best_after(len(self))
+    def leader(self, rollouts: int) -> int:
+        """Return the best rollout so far by validation, counted from 0."""
+        return search.leader(self.rewards[:rollouts])
 
-    def best_after(self, rollouts: int) -> Node:
-        """Return the search's leader, by validation, after a number of rollouts."""
-        return self.leaves[search.leader([leaf.reward for leaf in self.leaves[:rollouts]])]
+    def chosen(self, rollouts: int) -> set[Path]:
+        """Collect the nodes that the search chose itself, the root included."""
+        nodes: set[Path] = {()}
+        for path in self.paths[:rollouts]:
+            new = [node for node in _prefixes(path) if node not in nodes]
+            nodes.update(new[:1] if self.result.policy == "mcts" else new)
+        return nodes
 
     def nodes(self, rollouts: int) -> dict[Path, tuple[int, float]]:
-        """Count the visits of every node of the search tree, and find the best reward below it."""
-        visits: Counter[Path] = Counter()
-        best: dict[Path, float] = {}
-        for leaf, depth in zip(self.leaves[:rollouts], self.depths, strict=False):
-            reward = leaf.reward if leaf.converged else 0.0
-            for k in range(depth + 1):
-                node = leaf.path[:k]
-                visits[node] += 1
-                best[node] = max(best.get(node, -np.inf), reward)
-        return {node: (visits[node], best[node]) for node in visits}
+        """Count the rollouts through every node, and find the best reward among them.
+
+        The nodes are those that the search chose, and the leader's down to the last task. Rollouts
+        from before a node entered the tree count too: they are evaluations of schedules below it.
+        """
+        shown = self.chosen(rollouts).union(_prefixes(self.paths[self.leader(rollouts)]))
+        found: dict[Path, tuple[int, float]] = {}
+        for path, reward in zip(self.paths[:rollouts], self.rewards, strict=False):
+            for node in shown.intersection(_prefixes(path)):
+                n, best = found.get(node, (0, 0.0))
+                found[node] = n + 1, max(best, float(reward))
+        return found
+
+    @functools.cached_property
+    def ever(self) -> set[Path]:
+        """Collect the nodes that are shown after any rollout, so that each has one place."""
+        leaders = {self.leader(i) for i in range(1, len(self) + 1)}
+        return self.chosen(len(self)).union(*(_prefixes(self.paths[i]) for i in leaders))
+
+
+def _prefixes(path: Path) -> list[Path]:
+    return [path[:k] for k in range(len(path) + 1)]

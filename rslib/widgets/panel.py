@@ -94,6 +94,12 @@ def text(name: str = "") -> HTML:
     return place
 
 
+def note(words: str) -> HTML:
+    """Explain the words of a panel where they stand, smaller than what it shows."""
+    css = "max-width:60em;font-size:.9em;line-height:1.4;opacity:.8"
+    return HTML(f"<p style='{css}'>{html.escape(words)}</p>", layout=Layout(max_width="100%"))
+
+
 # -- text ------------------------------------------------------------------------------------------
 
 

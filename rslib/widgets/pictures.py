@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
@@ -19,16 +18,17 @@ from rslib.schedule import Path, Schedule
 from rslib.show import style
 from rslib.show.schedules import bubble, draw_accuracies
 from rslib.tree import Node
-from rslib.widgets.known import ReplayedSearch
+from rslib.widgets.known import KnownSchedules, SearchTree
 
 SCREEN = 110  # dots per inch on a page, where 8 point letters are 12 pixels high
+RUN = 3.6  # inches, the width of one run
 IMAGES = 10  # samples of a task in a row
 
 
 @style.styled
 def run(name: str, node: Node, task: int | None = None, low: float | None = None) -> Figure:
     """Draw a run's accuracies (the axis starts at `low`) above its schedule; `task` is marked."""
-    fig, (above, below) = style.panels(2, 1, 3.6, 2.2)
+    fig, (above, below) = style.panels(2, 1, RUN, 2.2)
     _draw_run(above, below, name, node, task, lowest([node]) if low is None else low)
     style.task_key(fig, [above, below], node.environment.n_tasks or 0)
     return fig
@@ -56,29 +56,27 @@ def _draw_run(
 
 
 @style.styled
-def ranking(accs: Sequence[float], marks: Mapping[str, float]) -> Figure:
+def ranking(known: KnownSchedules, runs: Mapping[str, Node]) -> Figure:
     """Draw the test ACC of every evaluated schedule, best first, and mark some of them."""
     fig, (ax,) = style.panels(1, 1, 5.6, 1.7)
-    _draw_ranking(ax, accs, marks)
+    _draw_ranking(ax, known, runs)
     return fig
 
 
-def _draw_ranking(ax: Axes, accs: Sequence[float], marks: Mapping[str, float]) -> None:
-    ordered = 100 * np.sort(np.asarray(accs))[::-1]
-    ax.plot(np.arange(1, len(ordered) + 1), ordered, ".", color="#888888", markersize=3)
-    for i, (name, acc) in enumerate(marks.items()):
-        rank = 1 + int((ordered > 100 * acc).sum())
-        ax.plot(rank, 100 * acc, "osD"[i % 3], color=("#0072B2", "#D55E00", "black")[i % 3],
-                label=f"{name}: {rank} of {len(ordered)}")  # fmt: skip
+def _draw_ranking(ax: Axes, known: KnownSchedules, runs: Mapping[str, Node]) -> None:
+    accs = sorted((100 * node.acc for node in known.nodes.values()), reverse=True)
+    ax.plot(np.arange(1, len(accs) + 1), accs, ".", color="#888888", markersize=3)
+    for (name, node), marker, color in zip(runs.items(), "os", ("#0072B2", "#D55E00")):
+        rank, side = known.rank(node), name.partition(":")[0]
+        label = f"{side}: {rank} of {len(accs)} by test, {known.rank(node, 'reward')} by validation"
+        ax.plot(rank, 100 * node.acc, marker, color=color, label=label)
     ax.set(xlabel="rank by test ACC among the schedules evaluated", ylabel="ACC (%)")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.legend(loc="lower left")
 
 
 @style.styled
-def inspection(
-    runs: Mapping[str, Node], task: int | None, accs: Sequence[float], marks: Mapping[str, float]
-) -> Figure:
+def inspection(known: KnownSchedules, runs: Mapping[str, Node], task: int) -> Figure:
     """Draw two runs side by side above the ranking, the static form of `inspect_schedule`."""
     fig = plt.figure(figsize=(style.PAGE, 5.6))
     plt.close(fig)
@@ -86,50 +84,57 @@ def inspection(
     for column, (name, node) in enumerate(runs.items()):
         above, below = (fig.add_subplot(grid[row, column]) for row in (0, 1))
         _draw_run(above, below, name, node, task, lowest(runs.values()))
-    _draw_ranking(fig.add_subplot(grid[2, :]), accs, marks)
+    _draw_ranking(fig.add_subplot(grid[2, :]), known, runs)
     style.task_key(fig, fig.axes[:-1], next(iter(runs.values())).environment.n_tasks or 0)
     return fig
 
 
 @style.styled
-def search_tree(search: ReplayedSearch, rollouts: int) -> Figure:
-    """Draw the nodes that a search has chosen itself, from the root (task 1) down.
+def search_tree(search: SearchTree, rollouts: int) -> Figure:
+    """Draw the tree after some rollouts, from task 1 down, beside the shares of the leader's schedule.
 
-    A node's area is its visits, its colour the best reward below it; the leader's path is black.
+    A node's area is the rollouts through it, its colour their best reward. The leader's path is black,
+    and dashed where it was drawn instead of chosen. Places, areas and colours mean the same after
+    every rollout, so that only the search moves.
     """
-    nodes = search.nodes(rollouts)
-    place = _positions(nodes)
-    leader = search.best_after(rollouts).path
-    fig, (ax,) = style.panels(1, 1, 6.2, 3.4)
-    below_root = [node for node in nodes if node]
-    on_path = {leader[:k] for k in range(1, len(leader) + 1)}
-    ax.add_collection(
-        LineCollection(
-            [(place[node[:-1]], place[node]) for node in below_root],
-            colors=["black" if node in on_path else "#BBBBBB" for node in below_root],
-            linewidths=[1.6 if node in on_path else 0.6 for node in below_root],
-            zorder=1,
-        )
+    nodes, place, chosen = search.nodes(rollouts), _positions(search.ever), search.chosen(rollouts)
+    leader = search.paths[search.leader(rollouts)]
+    n_tasks = len(leader) + 1
+    fig, (ax, shares) = plt.subplots(
+        1, 2, figsize=(7.4, 3 + 0.1 * n_tasks), sharey=True, width_ratios=(4, 1)
     )
-    x, y = zip(*(place[node] for node in nodes))
-    visits, best = np.array([*nodes.values()]).T
-    drawn = ax.scatter(
-        x, y, s=12 + 260 * visits / visits.max(), c=100 * best, cmap="viridis", zorder=2,
-        edgecolors="black", linewidths=0.4,
-    )  # fmt: skip
-    fig.colorbar(drawn, ax=ax, label="best validation accuracy below (%)", pad=0.01)
+    plt.close(fig)
     for node in nodes:
-        if node in on_path:
-            text = ",".join(map(str, node[-1]))
-            ax.annotate(
-                text, place[node], xytext=(9, 5), textcoords="offset points", fontsize=7,
-                bbox=dict(facecolor="white", edgecolor="none", pad=0.8), zorder=3,
+        if node:
+            (x, y), on_path = zip(place[node[:-1]], place[node]), node == leader[: len(node)]
+            ax.plot(
+                x, y, "-" if node in chosen else "--", color="black" if on_path else "#BBBBBB",
+                linewidth=1.6 if on_path else 0.6, zorder=2 if on_path else 1,
             )  # fmt: skip
-    depth = max(map(len, nodes))
-    ax.set_yticks([-k for k in range(depth + 1)], [f"task {k + 1}" for k in range(depth + 1)])
-    ax.set(xticks=[], ylim=(-depth - 0.5, 0.5), title=f"after {rollouts} rollouts")
+    n, best = np.array([*nodes.values()]).T
+    drawn = ax.scatter(
+        *zip(*(place[node] for node in nodes)), s=12 + 260 * n / len(search), c=100 * best,
+        cmap="Blues", vmin=100 * np.nanmin(search.result.rewards), vmax=100 * search.rewards.max(),
+        edgecolors="black", linewidths=0.4, zorder=3,
+    )  # fmt: skip
+    fig.colorbar(drawn, ax=ax, label="best validation of its rollouts (%)", pad=0.01)
+    widest = max(x for x, _ in place.values())
+    ax.set_yticks([-k for k in range(n_tasks)], [f"task {k + 1}" for k in range(n_tasks)])
+    ax.set(xticks=[], xlim=(-0.5, widest + 0.5), ylim=(0.5 - n_tasks, 0.5))
+    ax.set_title(f"{search.result.label}, after {rollouts} of {len(search)} rollouts")
     ax.grid(axis="x", visible=False)
+    _draw_shares(shares, Schedule(leader))
+    style.task_key(fig, [shares], n_tasks)
     return fig
+
+
+def _draw_shares(ax: Axes, schedule: Schedule) -> None:
+    """Draw the memory at every task as one bar, cut into the shares of the old tasks."""
+    share = 100 * schedule.proportions()  # (at task 2..T, of task 1..T-1)
+    left, y = share.cumsum(axis=1) - share, -np.arange(1, schedule.n_tasks)
+    for of, color in enumerate(style.task_colors(schedule.n_tasks)[:-1]):
+        ax.barh(y, share[:, of], 0.6, left[:, of], color=color)
+    ax.set(xlim=(0, 100), xlabel="share (%)", title="memory of the best")
 
 
 def _positions(nodes: Iterable[Path]) -> dict[Path, tuple[float, float]]:

@@ -59,15 +59,12 @@ class Player(panel.Panel):
         self.picture = panel.text()
         self.score = panel.text("rslib-score")
         self.copied = Textarea(description="To copy", layout=Layout(width="98%", display="none"))
-        super().__init__(
-            [
-                self.message,
-                self.box,
-                panel.row(self.train, self.equal, self.back, self.cancel),
-                panel.row(VBox([self.step, self.score]), self.picture),
-                self.copied,
-            ]
-        )
+        buttons = panel.row(self.train, self.equal, self.back, self.cancel)
+        moves = VBox([self.message, self.box, buttons, self.step])
+        # The picture comes first and keeps its width, so that no move and no score shifts it.
+        self.picture.layout.flex = f"0 0 {pictures.RUN * pictures.SCREEN:.0f}px"
+        moves.layout.flex, moves.layout.min_width = "1 1 440px", "0"
+        super().__init__([panel.row(self.picture, moves), self.score, self.copied])
         self.add_class("rslib-play")
         self.pending: Future | None = None  # the current job of the game's thread
         self.train.on_click(lambda _: self._train())
@@ -130,7 +127,7 @@ class Player(panel.Panel):
         self._draw()  # first what the training did, then the controls for the next move
         self._controls()
         if self.game.over:
-            self._start(self.game.standings(), "Looking up ETS, MCTS and the best …", self._scored)
+            self._start(self.game.standings(), "Looking up the others …", self._scored)
 
     def _back(self) -> None:
         last = self.game.back()
@@ -188,10 +185,10 @@ class Player(panel.Panel):
         node = self.game.node
         if node is None:
             return
-        caption = f"What learning task {node.depth} did (test accuracy)"
+        caption = f"What learning task {node.depth} did (samples, test accuracies)"
         table = panel.step_table(node, node.depth, caption)
         acc = panel.percent(node.acc, "acc")
-        self.step.value = f"{table}<p><b>ACC {acc}</b> so far</p>"
+        self.step.value = f"{table}<p><b>ACC {acc}</b>, the mean of the tasks so far</p>"
         alt = f"accuracies and schedule after task {node.depth}"
         self.picture.value = pictures.as_html(self.figure, alt)
 
@@ -207,8 +204,10 @@ class Player(panel.Panel):
             if each.node and each.node is not yours:
                 ahead = panel.change(yours.acc - each.node.acc)
             body.append([each.name, acc, ahead, html.escape(each.note)])
-        head = ("", "ACC", "you are ahead by", "")
-        self.score.value = panel.table(head, body, "The score (test accuracy)")
+        head = ("", "ACC", "your lead (points)", "")
+        self.score.value = panel.table(
+            head, body, "The score: ACC, mean test accuracy of all tasks"
+        )
         self.copied.value = f"rslib.Schedule({list(self.schedule.compositions)})"
         self.copied.layout.display = ""
 

@@ -8,18 +8,19 @@ import pytest
 from tools.house import arrows, imported, modules
 
 # Spine modules by name, rooms as a whole. "spine" stands for all modules directly under rslib/.
-NOTHING = {"files", "seeding", "schedule", "presets", "metrics", "stats", "models"}
+NOTHING = {"files", "seeding", "schedule", "presets", "metrics", "stats", "registry"}
 MAY_IMPORT = {name: set() for name in NOTHING} | {
     "data": {"files"},
     "store": {"files", "schedule"},
     "scenario": {"data", "seeding"},
-    "memory": {"scenario", "seeding"},
-    "methods": {"memory", "seeding"},
-    "environment": {"data", "presets", "scenario", "memory", "methods", "store"},
+    "models": {"registry"},
+    "memory": {"registry", "scenario", "seeding"},
+    "methods": {"registry", "memory", "seeding"},
+    "environment": {"data", "presets", "scenario", "memory", "methods", "models", "store"},
     "learner": {"environment", "models", "memory", "methods", "scenario", "seeding"},
     "tree": {"environment", "learner", "store", "metrics", "schedule"},
     "complete_tree": {"tree", "schedule", "files"},
-    "policies": {"schedule", "seeding", "files", "complete_tree"},
+    "policies": {"registry", "schedule", "seeding", "files", "complete_tree"},
     "gaussian_process": {"schedule"},
     "search": {"tree", "complete_tree", "policies", "gaussian_process", "schedule", "seeding"},
     "env": {"complete_tree", "schedule"},
@@ -33,6 +34,7 @@ MAY_IMPORT["widgets"] = {*SPINE, "policies", "methods", "data", "store", "show"}
 MAY_IMPORT["store.__main__"] = MAY_IMPORT["store"] | {"environment"}
 MAY_IMPORT["__main__"] = {*SPINE, "data", "store", "policies"}
 MAY_IMPORT["__init__"] = {*SPINE, "data", "store"}
+MAY_IMPORT = {name: needs | {"errors"} for name, needs in MAY_IMPORT.items()} | {"errors": set()}
 
 
 def room(module: str) -> str:
@@ -67,7 +69,7 @@ def test_rooms_stay_small():
         first, *rest = module.split(".")
         if rest != ["__init__"]:
             by_room[first if rest else ""] = by_room.get(first if rest else "", 0) + 1
-    assert by_room.pop("") <= 20
+    assert by_room.pop("") <= 21
     assert max(by_room.values()) <= 9, by_room
 
 

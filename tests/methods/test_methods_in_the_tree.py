@@ -244,13 +244,13 @@ class Fragile(Method):
 def test_search_goes_on_where_some_schedules_diverge(monkeypatch):
     """Fails if a weight that only the last step of a task made infinite goes unseen (with one batch
     per task no later loss shows it), or if the search stops or reports a diverged schedule."""
-    monkeypatch.setitem(METHODS, "er", Fragile)
-    tree = ScheduleTree(small("er", memory_size=2, batch_size=10_000))
+    monkeypatch.setitem(METHODS, "fragile", Fragile)
+    tree = ScheduleTree(small("fragile", memory_size=2, batch_size=10_000))
     fallen = tree.walk(((2,), (0, 2)))
     assert not fallen.converged
     assert np.isnan(fallen.test[-1]).all()
     assert not np.isnan(fallen.test[:-1]).any()  # what was learned before stays reported
-    tree = ScheduleTree(small("er", memory_size=2))
+    tree = ScheduleTree(small("fragile", memory_size=2))
     result = mcts(tree, 12)
     assert len(result.rewards) == 12
     assert np.isnan(result.rewards).any()

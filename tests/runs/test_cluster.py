@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 from small_environment import small
 
+from rslib.methods import METHODS
+from rslib.policies import POLICIES
 from rslib.runs import grid
 from rslib.runs.grid import Cell, GridError
 from rslib.store import Store
@@ -136,3 +138,40 @@ def test_a_killed_worker_loses_nothing(client, serial, tmp_path):
     again = in_time(lambda: grid.run(CELLS, store=store, executor=client, progress=False).rows)
     same_rows(again, serial)
     assert again.trained.sum() == 0
+
+
+def test_workers_have_what_is_registered_here_now(client, tmp_path):
+    """Broken: a cluster knows no own method or policy, or goes on with its first definition."""
+    store = Store(tmp_path, shipped=None)
+    keys, accs = [], []
+    for weight in (0.0, 5.0, 5.0):
+        namespace: dict = {"__name__": "__main__"}  # as a notebook's cell: no worker can import it
+        exec(OWN.format(weight=weight), namespace)
+        cells = every([small(method="own", seed=s) for s in (1, 2)], ["newest", "ets"])
+        try:
+            rows = in_time(
+                lambda c=cells: grid.run(c, store=store, executor=client, progress=False).rows
+            )
+        finally:
+            for registry in (METHODS, POLICIES):
+                registry.replace_own({})
+        keys.append(rows.key.tolist())
+        accs.append(rows.acc.tolist())
+    assert keys[0] != keys[1] == keys[2] and accs[0] != accs[1] == accs[2]
+    assert rows.trained.sum() == 0 and rows.label.tolist() == ["Newest", "ETS"] * 2
+
+
+OWN = """
+from rslib import methods, policies
+from rslib.methods import Method
+
+@methods.register("own")
+class Own(Method):
+    def loss(self, learner, batch):
+        penalty = sum(p.square().sum() for p in learner.net.parameters())
+        return super().loss(learner, batch) + {weight} * penalty
+
+@policies.register("newest", "Newest")
+def newest(val, rng, parameter):
+    return [0] * (len(val) - 1) + [1]
+"""
