@@ -321,7 +321,6 @@ def write(experiment: Experiment, trees: Trees, found: Findings, folder: Path) -
     tables = {
         "rows": found.rows,
         "summary": scoring.summary(found.rows).reset_index(),
-        "welch": scoring.welch_tests(found.rows),
         "curves": found.curves,
     }
     for name, frame in tables.items():
@@ -366,4 +365,4 @@ def _description(about: Mapping[str, Any]) -> str:
     trained = [f"{agent.upper()} trained on {text}" for agent, text in about["train"].items()]
     parts = [f"tested on {about['test']}", *trained, f"{about['profile']} settings"]
     what = about["experiment"].replace("_", " ").capitalize()
-    return f"{what}: {'; '.join(parts)}. Environments: {', '.join(about['tables'])}"
+    return f"{what}: {'; '.join(parts)}"

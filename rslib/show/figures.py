@@ -1,4 +1,4 @@
-"""Figures from result rows that several notebooks share: ACC by setting, ours beside the paper's.
+"""Figures that several notebooks share: ACC by setting, ours beside the paper's, paired differences.
 
 Each function returns a matplotlib Figure at printed size, for `style.savefig`. Rows hold fractions,
 figures show percent. A method that was not run is not drawn.
@@ -21,7 +21,8 @@ def acc_by_setting(rows: pd.DataFrame, by: str, paper_table: str) -> Figure:
 
     `by` is the column of the setting, "selection" or "replay". Dots are seeds, marks are their mean
     with the population std, and hollow marks are the paper's mean where `paper_table` has the cell.
-    Joint is a line across all settings, BFS a line across the settings it was run in.
+    Joint is a line across all settings, BFS a line across the settings it was run in; the legend says
+    where a bound is the mean of fewer seeds than the schedules have.
     """
     datasets = list(rows.groupby("dataset", sort=False))
     fig, axes = style.panels(len(datasets), 1, style.PAGE, 2.5)
@@ -44,15 +45,18 @@ def acc_by_setting(rows: pd.DataFrame, by: str, paper_table: str) -> Figure:
             if label == "Joint" or not where:  # it replays nothing: the same in every setting
                 where = [0, len(settings) - 1]
             ends = [min(where) - 0.5, max(where) + 0.5]
-            ax.plot(ends, [values.mean()] * 2, color=look.color, linestyle=look.linestyle, lw=1.1)
-            ax.plot([], [], color=look.color, linestyle=look.linestyle, lw=1.1, label=label)
+            line = dict(color=look.color, linestyle=look.linestyle, lw=1.1)
+            n_seeds = scheduled["seed"].nunique()
+            few = f" ({len(values)} of {n_seeds} seeds)" if len(values) < n_seeds else ""
+            ax.plot(ends, [values.mean()] * 2, **line, label=label + few)
         for i in range(1, len(settings)):
             ax.axvline(i - 0.5, color="#CCCCCC", linewidth=0.6)
         ax.grid(False, axis="x")
         ax.set_xticks(range(len(settings)), [str(printed_name(by, s)) for s in settings])
         ax.set_xlim(-0.5, len(settings) - 0.5)
         ax.set(ylabel="ACC (%)", title=published.dataset_name(str(dataset)))
-    style.legend_below(fig, axes, 8)
+    note = "dots: seeds; bars: ± one standard deviation over seeds"
+    style.legend_below(fig, axes, 8, note)
     return fig
 
 
@@ -89,34 +93,62 @@ def ours_vs_paper(table: Table) -> Figure:
     values = values[(values["metric"] == "acc") & values["paper_mean"].notna()]
     if not len(values):
         raise ValueError("the table has no published numbers: give summary_table a paper_table")
-    keys = [k for k in values.columns[: values.columns.get_loc("metric")] if k != "dataset"]
-    datasets = list(values.groupby("dataset", sort=False))
-    longest = max(len(part) for _, part in datasets)
-    wide = style.PAGE if len(datasets) > 1 else style.COLUMN
-    fig, axes = style.panels(len(datasets), 2, wide, 0.75 + 0.2 * longest)
-    for ax, (dataset, part) in zip(axes, datasets, strict=True):
-        for y, row in enumerate(part.to_dict("records")):
-            look = style.method(str(row.get("label", "")))
-            ours, theirs = (
-                (y - 0.15, row["mean"], row["std"]),
-                (y + 0.15, row["paper_mean"], row["paper_std"]),
-            )
-            ax.plot([ours[1], theirs[1]], [y, y], color="#BBBBBB", linewidth=0.8, zorder=1)
-            for (at, mean, std), face in ((ours, look.color), (theirs, "white")):
+    keys = [k for k in values.columns[: values.columns.get_loc("metric")] if k != "label"]
+    sides = []
+    for mean, std in (("mean", "std"), ("paper_mean", "paper_std")):
+        spread = values[std].fillna(0)
+        sides.append(np.column_stack([values[mean], values[mean] - spread, values[mean] + spread]))
+    note = "bars: ± one standard deviation over seeds"
+    return _draw_lines(values, keys, values["label"], sides, f"ACC (%); {note}")
+
+
+@style.styled
+def forest(tests: Table, xlabel: str = "ACC of MCTS - ACC of the other (points)") -> Figure:
+    """Draw the paired differences of a table with their intervals, one panel per dataset.
+
+    Hollow marks are the paper's differences, with the Welch intervals that its means imply.
+    """
+    values = tests.values[tests.values["pairs"] > 0]
+    keys = list(values.columns[: values.columns.get_loc("comparison")])
+    others = values["comparison"].str.split(" vs ").str[-1]
+    ours = ["paired_difference", "paired_low", "paired_high"]
+    paper = ["paper_difference", "paper_ci_low", "paper_ci_high"]
+    sides = [values.reindex(columns=names).to_numpy(float) for names in (ours, paper)]
+    note = "bars: 95 % intervals, ours paired"
+    fig = _draw_lines(values, keys, values.get("label", others), sides, f"{xlabel}; {note}")
+    for ax in fig.axes:
+        ax.axvline(0, color="black", linewidth=0.8, zorder=0)
+    return fig
+
+
+def _draw_lines(values, keys, labels, sides, xlabel: str) -> Figure:
+    """Draw a line per row: ours (filled) and the paper's (hollow), as (value, low, high) each.
+
+    Its name is made of the keys and its label; each value of the key "dataset" has its own panel.
+    """
+    values = values.reset_index(drop=True).assign(label=list(labels))
+    panels = list(values.groupby("dataset", sort=False)) if "dataset" in keys else [("", values)]
+    longest = max((len(part) for _, part in panels), default=1)
+    fig, axes = style.panels(max(len(panels), 1), 2, style.PAGE, 0.8 + 0.2 * longest)
+    both = bool(np.isfinite(sides[1]).any())
+    for ax, (dataset, part) in zip(axes, panels, strict=False):
+        for y, (i, row) in enumerate(part.iterrows()):
+            look = style.method(row["label"])
+            for side, shift, face in zip(sides, (-0.15, 0.15), (look.color, "white"), strict=True):
+                value, low, high = side[i]
+                ends = np.nan_to_num([[value - low], [high - value]])  # one seed has no interval
                 ax.errorbar(
-                    mean, at, xerr=std if np.isfinite(std) else 0, marker=look.marker, markersize=4,
+                    value, y + shift * both, xerr=ends, marker=look.marker, markersize=4,
                     color=look.color, markerfacecolor=face, markeredgewidth=0.9, elinewidth=0.8,
                 )  # fmt: skip
-        names = [
-            " ".join(str(printed_name(k, row[k])) for k in keys) for row in part.to_dict("records")
-        ]
-        ax.set_yticks(range(len(part)), names)
+        parts = [[printed_name(k, v) for v in part[k]] for k in [*keys, "label"] if k != "dataset"]
+        ax.set_yticks(range(len(part)), [", ".join(map(str, name)) for name in zip(*parts)])
         ax.set_ylim(len(part) - 0.5, -0.5)
         ax.set_title(published.dataset_name(str(dataset)))
-        ax.set_xlabel("ACC (%)")
-    handles = [
-        axes[0].plot([], [], "o", color="#444444", mfc=face, label=name)[0]
-        for face, name in (("#444444", "ours"), ("white", "paper"))
-    ]
-    fig.legend(handles=handles, loc="outside lower center", ncols=2)
+    if not both:
+        fig.supxlabel(xlabel)
+        return fig
+    for face, name in (("#444444", "ours"), ("white", "paper")):
+        axes[0].plot([], [], "o", color="#444444", mfc=face, markersize=4, label=name)
+    style.legend_below(fig, axes, 2, xlabel)
     return fig

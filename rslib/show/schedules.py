@@ -63,27 +63,29 @@ def accuracy_and_bubbles(
 ) -> Figure:
     """Draw task accuracies above and the schedule that led to them below, one column per run.
 
-    `runs` maps a name to an accuracy matrix and its schedule, or None, which is drawn as "no replay".
+    `runs` maps a name to an accuracy matrix and its schedule, or None for no replay; the place below
+    such a run holds the key of the tasks.
     """
     n_tasks = max(np.shape(m)[-1] for m, _ in runs.values())
     n = len(runs)
     fig, axes = style.panels(2 * n, n, style.PAGE if n > 1 else style.COLUMN, 1.9)
     lowest = min(np.nanmin(_learned(m)) for m, _ in runs.values()) * 100
+    free = None
     for i, (name, (matrix, schedule)) in enumerate(runs.items()):
         above, below = axes[i], axes[n + i]
-        draw_accuracies(above, matrix, name)
+        draw_accuracies(above, matrix, name if schedule else f"{name}, no replay")
         above.set_ylim(max(0, lowest - 4), 102)
         above.set_xlabel("after task")
         if schedule is None:
             below.axis("off")
-            below.text(0.5, 0.5, "no replay", ha="center", va="center", transform=below.transAxes)
+            free = below
         else:
             bubble(schedule, below)
         if i:
             above.tick_params(labelleft=False)
         else:
             above.set_ylabel("accuracy (%)")
-    style.task_key(fig, axes, n_tasks)
+    style.task_key(fig, axes, n_tasks, place=free)
     return fig
 
 
