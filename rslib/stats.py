@@ -28,19 +28,24 @@ class Welch:
     t: float
     p: float
     df: float
-    ci_low: float
-    ci_high: float
+    se: float  # of the difference
     difference: float = nan
     n_a: int = 0
     n_b: int = 0
     reason: str | None = None  # why the test is missing; None where it is not
 
+    def interval(self, confidence: float = _CONFIDENCE) -> tuple[float, float]:
+        """Return the interval of the difference at a confidence; NaN where there is no test."""
+        half = float(sp.t.ppf((1 + confidence) / 2, self.df)) * self.se
+        return self.difference - half, self.difference + half
+
     def __str__(self) -> str:
         if self.reason:
             return f"n/a ({self.reason})"
+        low, high = self.interval()
         return (
             f"t = {self.t:.2f}, p = {self.p:.3f} (df = {self.df:.1f}, "
-            f"difference {self.difference:.4g}, 95 % CI [{self.ci_low:.4g}, {self.ci_high:.4g}])"
+            f"difference {self.difference:.4g}, 95 % CI [{low:.4g}, {high:.4g}])"
         )
 
 
@@ -82,16 +87,15 @@ def welch_from_summary(
     difference = mean_a - mean_b
     reason = _no_test(mean_a, std_a, n_a, mean_b, std_b, n_b)
     if reason:
-        return Welch(nan, nan, nan, nan, nan, difference, n_a, n_b, reason)
+        return Welch(nan, nan, nan, nan, difference, n_a, n_b, reason)
     # Squared standard errors of the two means: sample variance / n = population variance / (n-1).
     se_a, se_b = std_a**2 / (n_a - 1), std_b**2 / (n_b - 1)
     t, p = sp.ttest_ind_from_stats(
         mean_a, sqrt(se_a * n_a), n_a, mean_b, sqrt(se_b * n_b), n_b, equal_var=False
     )
-    # scipy's summary form gives neither: Welch-Satterthwaite, and the interval that follows.
+    # scipy's summary form does not return it: Welch-Satterthwaite.
     df = (se_a + se_b) ** 2 / (se_a**2 / (n_a - 1) + se_b**2 / (n_b - 1))
-    low, high = sp.t.interval(_CONFIDENCE, df, loc=difference, scale=sqrt(se_a + se_b))
-    return Welch(float(t), float(p), df, float(low), float(high), difference, n_a, n_b)
+    return Welch(float(t), float(p), df, sqrt(se_a + se_b), difference, n_a, n_b)
 
 
 def _no_test(mean_a, std_a, n_a, mean_b, std_b, n_b) -> str | None:
@@ -211,21 +215,6 @@ def _ranks(acc: ArrayLike) -> tuple[list[np.ndarray], np.ndarray]:
     return [np.asarray(sp.rankdata(-env, axis=-1)) for env in complete if len(env)], run
 
 
-def iqm(scores: ArrayLike) -> Estimate:
-    """Inter-quartile mean with a stratified bootstrap interval. scores: (strata, runs) or (runs,).
-
-    Strata are environments or datasets: runs are resampled within each, never across.
-    """
-    strata = [row for row in map(_finite, np.atleast_2d(np.asarray(scores, float))) if len(row)]
-    if not strata:
-        return Estimate(nan, reason="not run")
-    value, n = float(_iqm(*strata)), sum(map(len, strata))
-    if min(map(len, strata)) < 2:
-        return Estimate(value, n=n, reason="one run in a stratum")
-    low, high = _bootstrap(strata, _iqm)
-    return Estimate(value, low, high, n)
-
-
 def probability_of_improvement(a: ArrayLike, b: ArrayLike) -> Estimate:
     """How often a run of a beats a run of b (ties half), averaged over strata, with an interval.
 
@@ -248,10 +237,6 @@ def probability_of_improvement(a: ArrayLike, b: ArrayLike) -> Estimate:
 
 def _mean(sample, axis=-1):
     return np.mean(sample, axis=axis)
-
-
-def _iqm(*strata, axis=-1):
-    return sp.trim_mean(np.concatenate(strata, axis=axis), 0.25, axis=axis)
 
 
 def _improvement(*samples, axis=-1):

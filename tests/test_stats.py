@@ -61,9 +61,11 @@ def test_welch_is_scipys_test_with_its_interval(seed):
     interval = expected.confidence_interval()
     got = stats.welch(a, b)
     np.testing.assert_allclose(
-        [got.t, got.p, got.df, got.ci_low, got.ci_high],
+        [got.t, got.p, got.df, *got.interval()],
         [expected.statistic, expected.pvalue, expected.df, interval.low, interval.high],
     )
+    narrower = expected.confidence_interval(0.90)
+    assert got.interval(0.90) == pytest.approx((narrower.low, narrower.high))
     assert got.reason is None and str(got).startswith(f"t = {got.t:.2f}, p = ")
     summary = stats.welch_from_summary(a.mean(), a.std(), 5, b.mean(), b.std(), 4)
     assert summary.t == pytest.approx(got.t) and summary.p == pytest.approx(got.p)
@@ -207,24 +209,6 @@ def test_unequal_pairs_are_refused():
     """Else arrays of different seeds would be paired by position."""
     with pytest.raises(ValueError, match="equally long"):
         stats.paired_difference([1, 2], [1, 2, 3])
-
-
-def test_iqm_by_hand():
-    """Else it is not the mean of the middle half of all runs."""
-    assert stats.iqm([1, 2, 3, 4, 5, 6, 7, 100]).value == 4.5
-    assert stats.iqm([[1, 2, 3, NAN], [4, 5, 6, 100]]).value == pytest.approx(4.0)  # 7 runs, cut 1
-
-
-def test_iqm_interval_is_stratified_and_seeded():
-    """Else environments are resampled too: here that would spread the interval over 0..1."""
-    constant = stats.iqm([[0.0] * 4, [0.5] * 4, [1.0] * 4])
-    assert (constant.low, constant.value, constant.high) == (0.5, 0.5, 0.5)
-    scores = np.random.default_rng(0).normal(0.9, 0.1, (3, 5))
-    first = stats.iqm(scores)
-    assert first.low < first.value < first.high
-    assert first == stats.iqm(scores)
-    assert str(stats.iqm([[0.5], [0.6]])).endswith("(n/a: one run in a stratum)")
-    assert str(stats.iqm([])) == "n/a (not run)"
 
 
 def test_probability_of_improvement_against_mann_whitney_and_counting():

@@ -21,7 +21,7 @@ from typing import Any
 import nbformat
 import papermill
 
-from rslib.files import REPOSITORY
+from rslib.files import REPOSITORY, write_atomically
 from rslib.runs import params
 from tools.report import write_html, write_index
 
@@ -58,6 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
                 passed = False
             if not passed:
                 failed.append(title)
+    write_document(Path(options.out_dir) / "tables")
     index = write_index(Path(options.executed), Path(options.out_dir))
     print(f"total {_clock(time.perf_counter() - start)}; report: {index}")
     if failed:
@@ -170,6 +171,24 @@ def _run(
     if error:
         print(f"    failed: {error}", flush=True)
     return not error
+
+
+DOCUMENT = r"""%% Every table of this folder: pdflatex all
+\documentclass[10pt]{article}
+\usepackage[letterpaper,margin=1in]{geometry}
+\usepackage{booktabs,graphicx}
+\usepackage[table]{xcolor}
+\begin{document}
+%s
+\end{document}
+"""
+
+
+def write_document(tables: Path) -> Path:
+    """Write all.tex, the document that inputs every table of a folder, one to a page."""
+    found = sorted(path.relative_to(tables).as_posix() for path in tables.glob("*/*.tex"))
+    body = "\n".join(rf"\input{{{name}}}\clearpage" for name in found)
+    return write_atomically(tables / "all.tex", (DOCUMENT % body).encode())
 
 
 def _clock(seconds: float) -> str:

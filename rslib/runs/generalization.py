@@ -366,4 +366,4 @@ def _description(about: Mapping[str, Any]) -> str:
     trained = [f"{agent.upper()} trained on {text}" for agent, text in about["train"].items()]
     parts = [f"tested on {about['test']}", *trained, f"{about['profile']} settings"]
     what = about["experiment"].replace("_", " ").capitalize()
-    return f"{what}: {'; '.join(parts)}. Environments: {', '.join(about['tables'])}"
+    return f"{what}: {'; '.join(parts)}"

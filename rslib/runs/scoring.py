@@ -1,8 +1,8 @@
 """Scoring scheduling policies in environments, beside references that show what could be gained.
 
 `score` follows policies through environments (live or complete trees). A long frame of such runs, one
-row per (environment, policy seed, label), carries everything the tables need: ranks, ACC, BWT, Welch
-tests, and the share of the gap from random to the oracle that a policy closes. Three labels are
+row per (environment, policy seed, label), carries everything the tables need: ranks, ACC, BWT, and
+the share of the gap from random to the oracle that a policy closes. Three labels are
 references instead of policies: the mean over all schedules (what a random schedule gets on average),
 the best schedule by validation (the oracle) and the best constant schedule (one for every environment,
 chosen on the training environments). Training is not done here.
@@ -242,24 +242,6 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(lines).set_index("label")
-
-
-def welch_tests(rows: pd.DataFrame) -> pd.DataFrame:
-    """Welch's test of learned policies against every other method: per environment over policy seeds,
-    and overall over the environments' means, where the paired test is the sharper one."""
-    acc = {k: v for k, v in by_environment(rows).items() if k not in REFERENCES}
-    lines = []
-    for mine in (label for label in LEARNED if label in acc):
-        for other in (label for label in acc if label != mine):
-            a, b = acc[mine], acc[other]
-            for dataset, seed in a:
-                test = stats.welch(a[dataset, seed], b[dataset, seed])
-                lines.append((mine, other, dataset, seed, test.difference, test.t, test.p, np.nan))
-            means_a, means_b = ([x.mean() for x in side.values()] for side in (a, b))
-            test, paired = stats.welch(means_a, means_b), stats.paired_difference(means_a, means_b)
-            lines.append((mine, other, "all", -1, test.difference, test.t, test.p, paired.p))
-    names = ["ours", "other", "dataset", "env_seed", "difference", "t", "p", "paired_p"]
-    return pd.DataFrame(lines, columns=pd.Index(names))
 
 
 def rank_array(rows: pd.DataFrame) -> tuple[np.ndarray, list[str]]:

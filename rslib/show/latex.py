@@ -16,10 +16,15 @@ from itertools import pairwise
 import pandas as pd
 
 DASH = "–"  # a cell that has not been run
-# Darker is better, so that the order also survives a grey print and colour blindness.
+# Darker is better, and bold and underlined say it again: the order survives a grey print.
 HIGHLIGHT = {"first": "#F5A79B", "second": "#FBD3A0", "third": "#FFF3B8"}
-CSS = {mark: f"background-color: {colour}" for mark, colour in HIGHLIGHT.items()}
-CSS["bold"] = "font-weight: bold"
+COLOURS = {mark: f"background-color: {colour}" for mark, colour in HIGHLIGHT.items()}
+COLOURS["bold"] = "font-weight: bold"
+CSS = COLOURS | {
+    "first": f"{COLOURS['first']}; font-weight: bold",
+    "second": f"{COLOURS['second']}; text-decoration: underline",
+}
+_FONTS = {"first": r"\textbf{%s}", "second": r"\underline{%s}"}  # of the mean alone
 
 TEXT_WIDTH = 455  # pt a panel may take: a little less than the 6.5 inches of a TMLR page
 LINES_PER_FLOAT = 50  # at \footnotesize on a letter page, caption included
@@ -145,9 +150,9 @@ def _packed(groups: Sequence[slice], sizes: Sequence[float], room: float) -> lis
 def _tabular(frame: pd.DataFrame, marks: pd.DataFrame) -> str:
     if not frame.shape[1]:
         return "nothing to show"
-    styler = frame.apply(_aligned).style
+    styler = frame.apply(lambda column: _aligned(column, marks[column.name])).style
     if marks.any(axis=None):  # pandas styles no cells of a table with equal names of rows
-        styler = styler.apply(lambda _: marks.replace(CSS), axis=None)
+        styler = styler.apply(lambda _: marks.replace(COLOURS), axis=None)
     styler = styler.format_index(tex, axis=0).format_index(tex, axis=1)
     styler = styler.hide(axis=0, names=True).hide(axis=1, names=True)
     names = [tex(name or "") for name in frame.index.names]
@@ -175,7 +180,7 @@ def _tabular(frame: pd.DataFrame, marks: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def _aligned(column: pd.Series) -> pd.Series:
+def _aligned(column: pd.Series, marks: pd.Series) -> pd.Series:
     r"""Turn a column into TeX, padded with \phantom so that decimal points and ± stand in line.
 
     Columns are right-aligned, so only what follows the mean needs padding. (siunitx, which Styler
@@ -186,12 +191,12 @@ def _aligned(column: pd.Series) -> pd.Series:
     longest_std = max((part["std"] or "" for part in numbers), key=len, default="")
     longest_tail = max((part["tail"] for part in numbers), key=len, default="")
     out = []
-    for cell, part in zip(column, parts, strict=True):
+    for cell, part, mark in zip(column, parts, marks, strict=True):
         if part is None:
             centred = cell in (DASH, "n/a") and numbers
             out.append(rf"\multicolumn{{1}}{{c}}{{{tex(cell)}}}" if centred else tex(cell))
             continue
-        text = tex(part["mean"])
+        text = _FONTS.get(mark, "%s") % tex(part["mean"])
         if part["std"]:
             gap = "0" * (len(longest_std) - len(part["std"]))
             text += tex("±") + (rf"\phantom{{{gap}}}" if gap else "") + part["std"]

@@ -1,12 +1,16 @@
-"""Tables 4 and 5: how learned policies rank, as a table with the paper's values and in a sentence."""
+"""Tables 4 and 5: how learned policies rank, beside the paper's values, with tests and in a sentence."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
+from rslib import stats
 from rslib.runs import scoring
-from rslib.show import published
+from rslib.show import published, tables
+from rslib.show.tables import Table, plain_table
 from rslib.show.verdicts import Markdown
 from rslib.stats import plus_minus
 
@@ -41,6 +45,44 @@ def policy_table(rows: pd.DataFrame) -> pd.DataFrame:
         )
     frame = pd.DataFrame(lines)
     return frame.loc[:, [c for c in frame if not c.startswith("Paper") or set(frame[c]) != {"-"}]]
+
+
+def policy_tests(rows: pd.DataFrame, what: str) -> tuple[Table, Table]:
+    """Test learned policies against every other method; `what` begins the captions.
+
+    The first table has the tests over the environments' means, which are paired. The second has
+    Welch's tests over policy seeds within each environment, where nothing pairs two policies.
+    """
+    acc = {k: v for k, v in scoring.by_environment(rows).items() if k not in scoring.REFERENCES}
+    overall, single = [], []
+    for mine in (label for label in scoring.LEARNED if label in acc):
+        for other in (label for label in acc if label != mine):
+            name = {"dataset": str(rows["dataset"].iloc[0]), "comparison": f"{mine} vs {other}"}
+            means = [
+                100 * pd.Series({k: v.mean() for k, v in acc[x].items()}) for x in (mine, other)
+            ]
+            overall.append(name | tables.test_numbers(*means))
+            for (dataset, seed), own in acc[mine].items():
+                place = f"{published.dataset_name(dataset)}, environment {seed}"
+                test = stats.welch(100 * own, 100 * acc[other][dataset, seed])
+                low, high = test.interval()
+                line = {"comparison": name["comparison"], "environment": place}
+                line |= {"difference": test.difference, "ci_low": low, "ci_high": high}
+                single.append(line | {"t": test.t, "p": test.p})
+    if not overall:
+        return plain_table(pd.DataFrame(), what), plain_table(pd.DataFrame(), what)
+    first = tables.tests_table(pd.DataFrame(overall), ["comparison"], what, "environment")
+    values = pd.DataFrame(single)
+    shown = {
+        "Comparison": values["comparison"],
+        "Environment": values["environment"],
+        "Difference": tables.numbers(values["difference"], "+.2f"),
+        "95 % CI": tables.intervals(values["ci_low"], values["ci_high"]),
+        "t": tables.numbers(values["t"], ".2f"),
+        "p": tables.probabilities(values["p"]),
+    }
+    text = f"{what} Welch's tests over policy seeds, in points"
+    return first, replace(plain_table(pd.DataFrame(shown), text), values=values)
 
 
 def policy_text(rows: pd.DataFrame) -> Markdown:

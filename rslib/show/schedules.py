@@ -69,27 +69,29 @@ def accuracy_and_bubbles(
 ) -> Figure:
     """Draw task accuracies above and the schedule that led to them below, one column per run.
 
-    `runs` maps a name to an accuracy matrix and its schedule, or None, which is drawn as "no replay".
+    `runs` maps a name to an accuracy matrix and its schedule, or None for no replay; the place below
+    such a run holds the key of the tasks.
     """
     n_tasks = max(np.shape(m)[-1] for m, _ in runs.values())
     n = len(runs)
     fig, axes = style.panels(2 * n, n, style.PAGE if n > 1 else style.COLUMN, 1.9)
     lowest = min(np.nanmin(_learned(m)) for m, _ in runs.values()) * 100
+    free = None
     for i, (name, (matrix, schedule)) in enumerate(runs.items()):
         above, below = axes[i], axes[n + i]
-        draw_accuracies(above, matrix, name)
+        draw_accuracies(above, matrix, name if schedule else f"{name}, no replay")
         above.set_ylim(max(0, lowest - 4), 102)
         above.set_xlabel("after task")
         if schedule is None:
             below.axis("off")
-            below.text(0.5, 0.5, "no replay", ha="center", va="center", transform=below.transAxes)
+            free = below
         else:
             bubble(schedule, below)
         if i:
             above.tick_params(labelleft=False)
         else:
             above.set_ylabel("accuracy (%)")
-    style.task_key(fig, axes, n_tasks)
+    style.task_key(fig, axes, n_tasks, place=free)
     return fig
 
 
@@ -126,13 +128,19 @@ def schedule_tree(n_tasks: int, memory_size: int) -> Figure:
         ax.text(0, y, f"Task {task}", va="center", weight="bold")
         choices = n_actions(task - 1) if task > 1 else 0
         text = f"{choices} choice" + "s" * (choices > 1) if choices else "no memory"
-        ax.text(style.PAGE, y, text, va="center", ha="right", fontsize=7)
+        ax.text(style.PAGE, y, text, va="center", ha="right")
     colors = style.task_colors(n_tasks)
     handles = [Line2D([], [], color=_PATH_COLORS[i], lw=2, label=n) for i, n in enumerate(paths)]
     handles += [
         Rectangle((0, 0), 1, 1, color=colors[i], label=f"task {i + 1}") for i in range(n_tasks - 1)
     ]
-    fig.legend(handles=handles, loc="outside lower center", ncols=len(handles), handlelength=1.2)
+    fig.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=len(handles),
+        handlelength=1.2,
+        columnspacing=0.8,
+    )
     return fig
 
 
@@ -213,7 +221,7 @@ def _draw_node(ax, node, n_tasks, left, slot, box, step, level) -> None:
     )
     if node.paths and level:
         counted = ",".join(map(str, node.composition))
-        ax.text(x, y - 0.075, counted, ha="center", va="top", fontsize=7, zorder=5)
+        ax.text(x, y - 0.075, counted, ha="center", va="top", zorder=5)
 
 
 def _learned(matrices: ArrayLike) -> np.ndarray:

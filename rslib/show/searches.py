@@ -1,69 +1,82 @@
 """Do searches beat luck? MCTS against random schedules by tree size, and searches at equal cost.
 
 All from stored rows: `mcts_against_luck` from the store and `results/`, the others from
-`results/searches`, which `make searches` fills. Differences are paired, in points, with 95 % intervals.
+`results/searches`, which `make searches` fills. Differences are paired, in points, with 95 % intervals;
+`figures.forest` draws them.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pandas as pd
 
-from rslib import files, stats
+from rslib import files
 from rslib.runs import studies
+from rslib.show import published, tables
+from rslib.show.tables import Table, plain_table
+
+LUCK = "Random-best"
 
 
-def mcts_against_luck() -> pd.DataFrame:
+def mcts_against_luck() -> Table:
     """ACC of MCTS and of the best of as many random schedules (100), per dataset and tree size."""
-    lines = []
+    shown, found = [], []
     for (dataset, n_tasks), part in studies.luck_pairs().groupby(
         ["dataset", "n_tasks"], sort=False
     ):
-        mcts, luck = 100 * part["mcts"], 100 * part["random_best"]
-        line = {"dataset": dataset, "tasks": n_tasks, "MCTS": f"{mcts.mean():.2f}"}
-        lines.append(line | {"Random-best": f"{luck.mean():.2f}"} | _paired(mcts, luck))
-    return pd.DataFrame(lines)
+        acc = 100 * part.set_index("seed").rename(columns=dict(mcts="MCTS", random_best=LUCK))
+        line = {"Dataset": dataset, "Tasks": n_tasks}
+        shown.append(line | {name: f"{acc[name].mean():.2f}" for name in ("MCTS", LUCK)})
+        found.append({"tree": f"{dataset}, {n_tasks} tasks"} | _to_luck(acc, "MCTS"))
+    return _table(shown, found, "MCTS against as many random schedules (100), paired by seed")
 
 
-def at_equal_cost() -> pd.DataFrame:
+def at_equal_cost() -> Table:
     """ACC of each search and its difference to Random-best, in environments used for nothing else."""
-    lines = []
+    shown, found = [], []
     for file in sorted((files.results() / "searches").glob("*tasks.csv")):
         rows = pd.read_csv(file)
         acc = 100 * rows.pivot(index="environment", columns="search", values="acc")
-        cost = rows.groupby("search")[["rollouts", "trainings"]].mean()
-        for name in ("Random-best", "MCTS", "Without model", "Surrogate"):
-            dataset, tasks = rows["dataset"].iloc[0], int(rows["n_tasks"].iloc[0])
-            line = {"dataset": dataset, "tasks": tasks, "search": name}
-            line |= {"trainings": f"{cost.loc[name, 'trainings']:.0f}"}
-            line |= {"ACC (%)": f"{acc[name].mean():.2f}"}
-            if name != "Random-best":
-                line |= _paired(acc[name], acc["Random-best"])
-            lines.append(line)
-    return pd.DataFrame(lines).fillna("")
+        trainings = rows.groupby("search")["trainings"].mean()
+        dataset, n_tasks = published.dataset_name(rows["dataset"][0]), int(rows["n_tasks"][0])
+        for name in (LUCK, "MCTS", "Without model", "Surrogate"):
+            line = {"Dataset": dataset, "Tasks": n_tasks, "Search": name}
+            line |= {"Trainings": f"{trainings[name]:.0f}", "ACC (%)": f"{acc[name].mean():.2f}"}
+            shown.append(line)
+            found.append({"tree": f"{dataset}, {n_tasks} tasks"} | _to_luck(acc, name))
+    return _table(
+        shown, found, "Searches at equal cost; differences to Random-best, paired by environment"
+    )
 
 
-def on_complete_trees() -> pd.DataFrame:
-    """ACC on complete trees (the authors'), means over search seeds; UCT with several values of C.
-
-    Differences to as many random schedules are paired by tree.
-    """
+def on_complete_trees() -> Table:
+    """ACC on complete trees (the authors'), means over search seeds; UCT with several values of C."""
     file = files.results() / "searches" / "complete-trees.csv"
     rows = pd.read_csv(file) if file.exists() else pd.DataFrame()
-    lines = []
+    shown, found = [], []
     for (dataset, budget), part in rows.groupby(["dataset", "budget"]) if len(rows) else ():
         keys = ["environment", "search"]
         acc = 100 * part.groupby(keys)["acc"].mean().unstack()  # (trees, searches)
         for name in sorted(acc, key=lambda label: acc[label].mean()):
-            line = {"dataset": dataset, "rollouts": budget, "search": name}
-            line |= {"ACC (%)": f"{acc[name].mean():.2f}"}
-            if name != "Random-best":
-                line |= _paired(acc[name], acc["Random-best"])
-            lines.append(line)
-    return pd.DataFrame(lines).fillna("")
+            line = {"Dataset": published.dataset_name(dataset), "Rollouts": budget, "Search": name}
+            shown.append(line | {"ACC (%)": f"{acc[name].mean():.2f}"})
+            found.append({"tree": f"{dataset}, {budget} rollouts"} | _to_luck(acc, name))
+    return _table(
+        shown, found, "Searches on the authors' trees; differences to Random-best, paired by tree"
+    )
 
 
-def _paired(mine: pd.Series, other: pd.Series) -> dict[str, object]:
-    gap = stats.paired_difference(mine, other)
-    interval = f"[{gap.low:+.2f}, {gap.high:+.2f}]" if gap.reason is None else f"({gap.reason})"
-    wins = f"{int((mine.to_numpy() > other.to_numpy()).sum())} of {len(mine)}"
-    return {"difference": f"{gap.value:+.2f}", "95 % interval": interval, "ahead on": wins}
+def _to_luck(acc: pd.DataFrame, name: str) -> dict[str, Any]:
+    """Compare a search with Random-best, which has no pairs with itself."""
+    mine = acc[name] if name != LUCK else acc[name][:0]
+    return {"comparison": f"{name} vs {LUCK}", "label": name} | tables.paired(mine, acc[LUCK])
+
+
+def _table(shown: list[dict], found: list[dict], caption: str) -> Table:
+    if not shown:
+        return plain_table(pd.DataFrame(), caption)
+    values = pd.DataFrame(found)
+    frame = pd.DataFrame(shown).assign(**tables.paired_texts(values))
+    return replace(plain_table(frame, caption), values=values)

@@ -10,6 +10,7 @@ instead, which never meets a method's colours in one panel.
 from __future__ import annotations
 
 import io
+import textwrap
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -83,8 +84,8 @@ def method(label: str) -> Look:
 
 def place_of(label: str) -> float:
     """A method's place in tables and legends; an unknown one comes before MCTS, which is last."""
-    places = list(_METHODS)
-    return places.index(label) if label in places else len(places) - 1.5
+    places, name = list(_METHODS), label.split(" (")[0]  # "BFS (1 seed)" is BFS
+    return places.index(name) if name in places else len(places) - 1.5
 
 
 def in_order(labels: Iterable[str]) -> list[str]:
@@ -125,15 +126,27 @@ def task_ticks(first: int, last: int, most: int = 10) -> list[int]:
     return ticks
 
 
-def task_key(fig: Figure, axes: Sequence[Axes], n_tasks: int, replay: bool = False) -> None:
-    """Say which colour is which task: a legend below for few, a colour bar for many."""
+def task_key(
+    fig: Figure,
+    axes: Sequence[Axes],
+    n_tasks: int,
+    replay: bool = False,
+    place: Axes | None = None,
+) -> None:
+    """Say which colour is which task: a legend for few, a colour bar for many.
+
+    It stands on the empty axes `place`, or else below all panels.
+    """
     line = [Line2D([], [], color="black", linewidth=1.2, label="replay")] if replay else []
     if n_tasks > MANY_TASKS:
         bounds = np.arange(0.5, n_tasks + 1)
         scale = ScalarMappable(
             BoundaryNorm(bounds, n_tasks), ListedColormap([tuple(c) for c in task_colors(n_tasks)])
         )
-        bar = fig.colorbar(scale, ax=list(axes), pad=0.01, aspect=25, fraction=0.05)
+        if place:
+            bar = fig.colorbar(scale, cax=place.inset_axes((0.1, 0, 0.08, 1)))
+        else:
+            bar = fig.colorbar(scale, ax=list(axes), pad=0.01, aspect=25, fraction=0.05)
         bar.set_ticks(task_ticks(1, n_tasks, 7))
         bar.ax.tick_params(which="both", length=0)
         bar.ax.grid(False)
@@ -146,6 +159,9 @@ def task_key(fig: Figure, axes: Sequence[Axes], n_tasks: int, replay: bool = Fal
         for i, c in enumerate(task_colors(n_tasks), start=1)
     ]
     handles += line
+    if place:
+        place.legend(handles=handles, loc="center", ncols=-(-n_tasks // 6))
+        return
     room = 7 if fig.get_figwidth() > COLUMN + 1 else 4
     fig.legend(handles=handles, loc="outside lower center", ncols=_even(len(handles), room))
 
@@ -170,8 +186,11 @@ def panels(
     return fig, axes[:n]
 
 
-def legend_below(fig: Figure, axes: Sequence[Axes], n_columns: int) -> None:
-    """One legend for all panels, each label once, below them; it replaces the panels' own."""
+def legend_below(fig: Figure, axes: Sequence[Axes], n_columns: int, note: str = "") -> None:
+    """One legend for all panels, each label once, below them; it replaces the panels' own.
+
+    The `note` above it says what bars and bands are.
+    """
     found: dict[str, Any] = {}
     for ax in axes:
         if own := ax.get_legend():  # seaborn's
@@ -181,13 +200,27 @@ def legend_below(fig: Figure, axes: Sequence[Axes], n_columns: int) -> None:
     labels = in_order(list(found))
     if labels:
         handles = [found[name] for name in labels]
-        fig.legend(handles, labels, loc="outside lower center", ncols=_even(len(labels), n_columns))
+        n_columns = _even(len(labels), n_columns)
+        place: Any = "outside lower center"
+        fig.legend(handles, labels, loc=place, ncols=n_columns, title=note or None)
 
 
 def _even(n: int, most: int) -> int:
     """Columns, at most `most`, that fill the rows of a legend evenly."""
     n_rows = -(-n // most)
     return -(-n // n_rows)
+
+
+def fit_titles(fig: Figure) -> None:
+    """Break titles that are wider than their panels, as users' own names may be."""
+    fig.draw_without_rendering()
+    for ax in fig.axes:
+        title, lines = ax.title.get_window_extent(), ax.get_title().splitlines()
+        share = ax.get_window_extent().width / max(title.width, 1)
+        # A title may reach a little into the gap between panels, but not over the edge.
+        if share < 0.8 or (lines and not (title.x0 >= 0 and title.x1 <= fig.bbox.x1)):
+            width = int(min(share, 0.95) * max(map(len, lines)))
+            ax.set_title("\n".join(textwrap.fill(line, max(width, 12)) for line in lines))
 
 
 def savefig(fig: Figure, name: str, dataset: str, out_dir: str | Path = ".") -> list[Path]:
@@ -198,6 +231,7 @@ def savefig(fig: Figure, name: str, dataset: str, out_dir: str | Path = ".") -> 
     }
     written = []
     with matplotlib.style.context(STYLE):  # font embedding is decided when saving
+        fit_titles(fig)
         for kind, options in kinds.items():
             content = io.BytesIO()
             fig.savefig(content, format=kind, **options)

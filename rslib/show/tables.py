@@ -1,10 +1,10 @@
 """What a table says: one `Table`, shown as HTML in notebooks, saved as LaTeX and CSV.
 
 `summary_table` holds mean and population std with the three best highlighted and the paper's numbers
-beside, `welch_table` its t-tests, `plain_table` any frame (hyper-parameters, task splits). Rows hold
-fractions, tables print percent. A table never guesses: a cell that has not been run is a dash, a seed
-that did not converge a star, and two rows for one cell and seed are an error. `rslib.show.latex`
-decides how a table is set.
+beside, `welch_table` the paired differences and t-tests, `plain_table` any frame (hyper-parameters,
+task splits). Rows hold fractions, tables print percent. A table never guesses: a cell that has not been
+run is a dash, a seed that did not converge a star, and two rows for one cell and seed are an error.
+`rslib.show.latex` decides how a table is set.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ BOUNDS = ("Joint", "BFS")  # what schedules are held against, not schedules them
 UNRANKED = (*BOUNDS, "Fine-tuning")  # methods that do not compete
 METRICS = {"acc": "ACC (%)", "bwt": "BWT (%)", "fwt": "FWT (%)", "reward": "Val. ACC (%)"}
 
-_HEADS = {"selection": "Selection", "replay": "Replay", "label": "Schedule", "dataset": "Dataset"}
-_HEADS |= {"memory_size": "Memory", "scenario": "Scenario", "comparison": "Comparison"}
+HEADS = {"selection": "Selection", "replay": "Replay", "label": "Schedule", "dataset": "Dataset"}
+HEADS |= {"memory_size": "Memory", "scenario": "Scenario", "comparison": "Comparison"}
 _NAMES = {
     "dataset": published.dataset_name,
     "selection": lambda v: (published.SELECTIONS | published.OUR_SELECTIONS).get(v, v),
@@ -223,7 +223,7 @@ def _notes(frame: pd.DataFrame, marks: pd.DataFrame, n_expected: int) -> list[st
     texts = frame.to_numpy().ravel().tolist()
     notes = ["Mean ± population std over seeds"]
     if marks.any(axis=None):
-        notes.append("red, orange and yellow: best, second and third schedule")
+        notes.append("bold on red, underlined on orange, yellow: best, second and third schedule")
     if any("*" in text for text in texts):
         notes.append("*: some seed did not converge (ours: mean over those that did)")
     if any("n=" in text for text in texts):
@@ -235,7 +235,9 @@ def _notes(frame: pd.DataFrame, marks: pd.DataFrame, n_expected: int) -> list[st
     return notes
 
 
-# -- Welch's tests ---------------------------------------------------------------------------------
+# -- tests -----------------------------------------------------------------------------------------
+
+WELCH, PAPER = "Welch, as in the paper", "Paper"  # headings
 
 
 def welch_table(
@@ -244,75 +246,133 @@ def welch_table(
     group_keys: Sequence[str] = ("dataset",),
     paper_table: str | None = None,
 ) -> Table:
-    """Test the ACC of MCTS against each other method, within each group (Welch, two-tailed).
-
-    p is bold below 0.05, before correction, as in the paper; Holm corrects over the whole table.
-    The CSV also has the paired difference: same seed, same realisation, so it is sharper.
-    """
+    """Test the ACC of MCTS against each other method, within each group."""
     keys = [*group_keys, "comparison"]
     rows = _checked(rows, [*group_keys, "label"], ["acc"])
     lines = []
     for key, part in rows.groupby(list(group_keys), sort=False, dropna=False):
-        by_seed = {label: own.set_index("seed")["acc"] for label, own in part.groupby("label")}
+        by_seed = {
+            label: 100 * own.set_index("seed")["acc"] for label, own in part.groupby("label")
+        }
         mine = by_seed.get("MCTS", pd.Series(dtype=float))
         own = part[part["label"] == "MCTS"]
         for other in against:
             theirs = by_seed.get(other, pd.Series(dtype=float))
-            test = stats.welch(100 * mine, 100 * theirs)
-            pairs = 100 * pd.concat([mine, theirs], axis=1, join="inner").to_numpy(float)
-            paired = stats.paired_difference(pairs[:, 0], pairs[:, 1])
-            found = None
-            if paper_table and len(own):
-                found = published.counterpart_test(own.iloc[0], paper_table, "MCTS", other)
-            paper_t, paper_p = found or (nan, nan)
             lines.append(
                 dict(zip(group_keys, as_tuple(key), strict=True))
-                | {"comparison": f"MCTS vs {other}", "metric": "acc"}
-                | {"n_ours": test.n_a, "n_other": test.n_b, "difference": test.difference}
-                | {"ci_low": test.ci_low, "ci_high": test.ci_high, "t": test.t, "df": test.df}
-                | {"p": test.p, "hedges_g": stats.effect_size(mine, theirs).value}
-                | {"paired_difference": paired.value, "paired_p": paired.p}
-                | {"reason": test.reason or "", "paper_t": paper_t, "paper_p": paper_p}
+                | {"dataset": part["dataset"].iloc[0], "comparison": f"MCTS vs {other}"}
+                | test_numbers(mine, theirs)
+                | (_paper_test(own.iloc[0], paper_table, other) if paper_table and len(own) else {})
             )
-    values = _in_order(pd.DataFrame(lines), keys)
-    values.insert(values.columns.get_loc("p") + 1, "p_holm", stats.holm(values["p"]))
-    frame = _test_texts(values).set_axis(_index(_printed(values, keys), keys))
-    marks = pd.DataFrame("", frame.index, frame.columns)
-    for column, name in (("p", "p"), ("paper p", "paper_p")):
-        if column in frame:
-            marks[column] = np.where(values[name] < 0.05, "bold", "")
-    notes = ["difference in points with its 95 % interval", "g: Hedges' effect size"]
-    n_tests = values["p"].notna().sum()
-    if n_tests:
-        notes += ["bold: p < 0.05", f"Holm: corrected over the {n_tests} tests of this table"]
     compared = rows[rows["label"].isin(["MCTS", *against])]
-    text = caption(compared, "Two-tailed Welch's t-tests on ACC, MCTS against the others")
+    text = caption(compared, "ACC of MCTS minus that of the others")
+    return tests_table(_in_order(pd.DataFrame(lines), keys), keys, text)
+
+
+def test_numbers(mine: pd.Series, theirs: pd.Series) -> dict[str, Any]:
+    """Compare two samples in percent: paired by their common index, and by Welch's test."""
+    test, g = stats.welch(mine, theirs), stats.effect_size(mine, theirs)
+    low, high = test.interval()
+    return {
+        "metric": "acc",
+        **paired(mine, theirs),
+        **{"n_ours": test.n_a, "n_other": test.n_b, "difference": test.difference},
+        **{"ci_low": low, "ci_high": high, "hedges_g": g.value},
+        **{"t": test.t, "df": test.df, "p": test.p, "reason": test.reason or ""},
+    }
+
+
+def tests_table(values: pd.DataFrame, keys: list[str], text: str, pairs: str = "seed") -> Table:
+    """Print `test_numbers`, one line each; the keys name a line, `text` begins the caption.
+
+    Paired differences stand first: the same seed is the same realisation, so they are sharper. Beside
+    them stands Welch's two-tailed test, as the paper has it: bold below 0.05, without correction. The
+    family of Holm's correction is the paired tests of this table on one dataset.
+    """
+    family = values.groupby("dataset", sort=False)["paired_p"]
+    values.insert(values.columns.get_loc("paired_p") + 1, "holm_p", family.transform(stats.holm))
+    head = f"Paired by {pairs}"
+    shown: dict[tuple[str, str], list[str]] = {
+        (head, name): texts for name, texts in paired_texts(values).items()
+    }
+    shown |= {
+        (head, "p"): probabilities(values["paired_p"]),
+        (head, "Holm p"): probabilities(values["holm_p"]),
+        (WELCH, "95 % CI"): intervals(values["ci_low"], values["ci_high"]),
+        (WELCH, "g"): numbers(values["hedges_g"], ".2f"),
+        (WELCH, "t"): numbers(values["t"], ".2f", missing="n/a"),
+        (WELCH, "p"): probabilities(values["p"]),
+    }
+    if values["reason"].any():
+        shown[WELCH, "why n/a"] = list(values["reason"])
+    bold = {(head, "Holm p"): "holm_p", (WELCH, "p"): "p"}
+    if "paper_t" in values:
+        shown[PAPER, "t"] = numbers(values["paper_t"], ".2f", missing="")
+        shown[PAPER, "p"] = probabilities(values["paper_p"], missing="")
+        bold[PAPER, "p"] = "paper_p"
+    frame = pd.DataFrame(shown).set_axis(_index(_printed(values, keys), keys))
+    marks = pd.DataFrame("", frame.index, frame.columns)
+    for column, name in bold.items():
+        marks[column] = np.where(values[name] < 0.05, "bold", "")
+    notes = [
+        "differences in points with 95 % intervals",
+        "g: Hedges' effect size",
+        "bold: p < 0.05",
+    ]
+    if sizes := {published.dataset_name(str(d)): n for d, n in family.count().items() if n}:
+        families = ", ".join(f"{name}: {n}" for name, n in sizes.items())
+        notes.append(f"Holm's family: the paired tests of this table on one dataset ({families})")
     return Table(frame, _with_notes(text, notes), marks, values)
 
 
-def _test_texts(values: pd.DataFrame) -> pd.DataFrame:
-    def numbers(name: str, form: str, missing: str = DASH) -> list[str]:
-        return [format(v, form) if isfinite(v) else missing for v in values[name]]
+_PAPER_TEST = ("paper_difference", "paper_ci_low", "paper_ci_high", "paper_t", "paper_p")
 
-    def probabilities(name: str, missing: str = DASH) -> list[str]:
-        texts = numbers(name, ".3f", missing)
-        return ["<0.001" if p < 0.0005 else t for p, t in zip(values[name], texts, strict=True)]
 
-    ends = zip(numbers("ci_low", ".2f"), numbers("ci_high", ".2f"), strict=True)
-    shown = {
-        "difference": numbers("difference", "+.2f"),
-        "95 % CI": [DASH if low == DASH else f"[{low}, {high}]" for low, high in ends],
-        "g": numbers("hedges_g", ".2f"),
-        "t": numbers("t", ".2f", missing="n/a"),
-        "p": probabilities("p"),
-        "Holm p": probabilities("p_holm"),
+def _paper_test(row: pd.Series, paper_table: str, other: str) -> dict[str, float]:
+    """The published test of MCTS against another method, with the interval that its means imply."""
+    found = published.counterpart_test(row, paper_table, "MCTS", other)
+    cells = [published.counterpart(row, paper_table, label, "acc") for label in ("MCTS", other)]
+    if not (found and cells[0] and cells[1]):
+        return {}
+    test = stats.welch_from_summary(*cells[0][:2], published.SEEDS, *cells[1][:2], published.SEEDS)
+    return dict(zip(_PAPER_TEST, (test.difference, *test.interval(), *found), strict=True))
+
+
+def paired(mine: pd.Series, theirs: pd.Series) -> dict[str, float]:
+    """Compare two samples by their common index: the difference, its interval, and who is ahead."""
+    both = pd.concat([mine, theirs], axis=1, join="inner").dropna().to_numpy(float)
+    found = stats.paired_difference(both[:, 0], both[:, 1])
+    return {
+        "paired_difference": found.value,
+        "paired_low": found.low,
+        "paired_high": found.high,
+        "ahead": int((both[:, 0] > both[:, 1]).sum()),
+        "pairs": len(both),
+        "paired_p": found.p,
     }
-    if values["paper_t"].notna().any():
-        shown["paper t"] = numbers("paper_t", ".2f", missing="")
-        shown["paper p"] = probabilities("paper_p", missing="")
-    if values["reason"].any():
-        shown["why n/a"] = list(values["reason"])
-    return pd.DataFrame(shown)
+
+
+def paired_texts(values: pd.DataFrame) -> dict[str, list[str]]:
+    """Print what `paired` found, column by column."""
+    counts = zip(values["ahead"], values["pairs"], strict=True)
+    return {
+        "difference": numbers(values["paired_difference"], "+.2f"),
+        "95 % CI": intervals(values["paired_low"], values["paired_high"]),
+        "ahead on": [f"{a:.0f} of {n:.0f}" if n > 0 else DASH for a, n in counts],
+    }
+
+
+def numbers(values: Iterable[float], form: str, missing: str = DASH) -> list[str]:
+    return [format(v, form) if isfinite(v) else missing for v in values]
+
+
+def intervals(lows: Iterable[float], highs: Iterable[float]) -> list[str]:
+    ends = zip(lows, highs, strict=True)
+    return [f"[{low:.2f}, {high:.2f}]" if isfinite(low) else DASH for low, high in ends]
+
+
+def probabilities(values: Iterable[float], missing: str = DASH) -> list[str]:
+    return ["<0.001" if p < 0.0005 else numbers([p], ".3f", missing)[0] for p in values]
 
 
 # -- rows: checked, ordered, named -----------------------------------------------------------------
@@ -354,7 +414,7 @@ def _printed(values: pd.DataFrame, keys: Iterable[str]) -> pd.DataFrame:
 
 
 def _index(values: pd.DataFrame, keys: list[str]) -> pd.Index:
-    lines = values[keys].drop_duplicates().rename(columns=_HEADS)
+    lines = values[keys].drop_duplicates().rename(columns=HEADS)
     return lines.set_index(list(lines)).index
 
 
@@ -403,7 +463,7 @@ def caption(rows: pd.DataFrame, what: str, n_requested: int = 0) -> str:
 
 
 def _default_caption(rows: pd.DataFrame, row_keys: list[str], metrics: Sequence[str]) -> str:
-    by = [_HEADS.get(key, key).lower() for key in row_keys]
+    by = [HEADS.get(key, key).lower() for key in row_keys]
     return caption(rows, " and ".join(m.upper() for m in metrics) + " by " + " and ".join(by))
 
 

@@ -1,33 +1,41 @@
 """What the numbers say, in words made from the numbers, and ours beside the paper's.
 
-No sentence is written beforehand: who is ahead, on how many seeds, whether a test calls it significant
-and whether the paper's value is met all follow from the rows. The rules of a verdict are stated with it:
-a mean is `reproduced` inside the paper's mean +- 2 of its standard deviations, a test if both find the
-same significant sign or neither finds any, a winner if the same method is best. One seed is not judged.
+No sentence is written beforehand: who is ahead, on how many seeds, and whether the paper's value is met
+all follow from the rows. A mean is judged by Welch intervals of its difference to the paper's (`RULE`),
+so a noisy cell is *open* and never *same*. A test agrees if both find the same significant sign or
+neither finds any, a winner if the same method is best.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
+from scipy import stats as sp
 
 from rslib import stats
 from rslib.runs.grid import Runs
 from rslib.runs.studies import BASELINES, Study
 from rslib.show import figures, published, style, tables
+from rslib.show.latex import DASH
 from rslib.show.tables import Table, as_tuple, plain_table, printed_name
 from rslib.stats import plus_minus
 
-RULE = "reproduced: our mean is inside the paper's mean ± 2 of its standard deviations"
-TEST_RULE = "reproduced: significant (p < 0.05) with the same sign in both, or in neither"
-WINNER_RULE = "reproduced: the same method has the highest mean ACC (Joint and BFS do not compete)"
+RULE = (
+    "different: the 95 % Welch interval of ours - paper excludes 0; same: otherwise, if its 90 % "
+    "interval lies within ±1 point; open: otherwise; without room: the paper's own 90 % "
+    "half-width exceeds 1 point, so that no number of our seeds can show the two to be the same"
+)
+TEST_RULE = "agrees: significant (p < 0.05) with the same sign in both, or in neither"
+WINNER_RULE = "agrees: the same method has the highest mean ACC (Joint and BFS do not compete)"
 LEVEL = 0.05
-FEWEST = 2  # seeds: one says nothing of a mean
-ALMOST = 0.25  # points: a published deviation of 0.02 would call any honest rerun a failure
+ROOM = 1.0  # points within which two means count as the same
+FEWEST = 3  # seeds of ours: fewer say too little of a mean
+TOO_FEW = "too few seeds"
 
 
 class Markdown(str):
@@ -45,7 +53,7 @@ def paired_text(
     against: Sequence[str] = BASELINES,
     group_keys: Sequence[str] = (),
 ) -> Markdown:
-    """Whom MCTS is ahead of, by how much, on how many of the paired seeds, and with which p."""
+    """Whom MCTS is ahead of, by how much in paired seeds, with which interval, and on how many."""
     groups = rows.groupby(list(group_keys), sort=False) if group_keys else [((), rows)]
     lines = []
     for key, part in groups:
@@ -66,15 +74,14 @@ def _pair(mine: pd.Series, rows: pd.DataFrame, other: str) -> str:
     theirs = _by_seed(rows, other)
     if not len(theirs):
         return ""
-    both = mine.index.intersection(theirs.index)
-    gap = 100 * (mine.mean() - theirs.mean())
+    found = tables.paired(100 * mine, 100 * theirs)
+    gap = found["paired_difference"]
     side = "ahead of" if gap > 0 else "behind" if gap < 0 else "level with"
-    wins = int((mine[both] > theirs[both]).sum())
-    test = stats.welch(mine, theirs)
-    p = f"p = {test.p:.3f}" if test.reason is None else f"no test: {test.reason}"
+    (interval,) = tables.intervals([found["paired_low"]], [found["paired_high"]])
+    interval = "no interval" if interval == DASH else f"95 % interval {interval}"
     return (
-        f"{abs(gap):.2f} points {side} {other} ({_percent(theirs)}), "
-        f"better on {wins} of {len(both)} seeds, {p}"
+        f"{abs(gap):.2f} points {side} {other} ({_percent(theirs)}; {interval}), "
+        f"better on {found['ahead']} of {found['pairs']} seeds"
     )
 
 
@@ -157,14 +164,10 @@ class Comparison(NamedTuple):
     welch: Table | None  # None where the study has no tests
     tests: Table  # every test that the paper has too
 
-    def judged(self) -> list[tuple[Table, Markdown]]:
-        """The tables with verdicts that have any line, each with how many lines are reproduced."""
-        kinds = (
-            (self.cells, "cells", RULE),
-            (self.winners, "winners", WINNER_RULE),
-            (self.tests, "tests", TEST_RULE),
-        )
-        return [(t, count_reproduced(t, *words)) for t, *words in kinds if len(t.frame)]
+    def judged(self) -> dict[str, Table]:
+        """The tables with verdicts that have any line, by the end of their file names."""
+        kinds = {"_verdicts": self.cells, "_winners": self.winners, "_welch_verdicts": self.tests}
+        return {kind: table for kind, table in kinds.items() if len(table.frame)}
 
 
 def compare(study: Study, runs: Runs) -> Comparison:
@@ -179,75 +182,102 @@ def compare(study: Study, runs: Runs) -> Comparison:
         _judged_means(table, f"{title}, ours beside the paper's"),
         _winners(table, study, f"{title}, the best here and in the paper") if welch else empty,
         welch,
-        _judged_tests(welch, f"{title}, Welch's tests beside the paper's") if welch else empty,
+        _judged_tests(welch, f"{title}, tests beside the paper's") if welch else empty,
     )
 
 
-def count_reproduced(judged: Table, what: str = "cells", rule: str = RULE) -> Markdown:
-    """How many lines of a table with verdicts are reproduced."""
+def count_verdicts(judged: Table) -> Markdown:
+    """How many lines of a table with verdicts have which verdict."""
     if not len(judged.frame):
         return Markdown("No cell has a counterpart in the paper (another dataset or setting).")
-    verdicts = judged.frame["verdict"]
-    known = verdicts[verdicts != "-"]
-    if not len(known):
-        return Markdown(
-            f"None of the {len(verdicts)} {what} can be judged: too few seeds were run."
-        )
-    good = int((known == "reproduced").sum())
-    return Markdown(f"**{good} of {len(known)}** {what} are reproduced ({rule}).")
+    verdicts = judged.values["verdict"]
+    order = [
+        *("same", "different", "open", "open without room", "agrees"),
+        *verdicts.drop_duplicates(),
+    ]
+    found = {kind: int((verdicts == kind).sum()) for kind in order}
+    counts = ", ".join(f"{n} {kind}" for kind, n in found.items() if n)
+    return Markdown(f"{len(verdicts)} lines: **{counts}**. {judged.caption.partition('. ')[2]}.")
 
 
-def verdict(mean: float, paper_mean: float, paper_std: float, n: float = FEWEST) -> str:
-    """One mean against the paper's: "reproduced", "higher" or "lower", with the distance; "-" where
-    a number is missing, or a single seed was run."""
-    if not (isfinite(mean) and isfinite(paper_mean)) or n < FEWEST:
-        return "-"
-    room = max(2 * (paper_std if isfinite(paper_std) else 0.0), ALMOST)
-    gap = mean - paper_mean
-    if abs(gap) <= room:
-        return "reproduced"
-    return f"{'higher' if gap > 0 else 'lower'} by {abs(gap):.2f}"
+def verdict(
+    mean: float, std: float, n: float, paper_mean: float, paper_std: float
+) -> tuple[str, stats.Welch]:
+    """Judge one mean (percent, population std, seeds) by `RULE`; returns the verdict and the test."""
+    test = stats.welch_from_summary(mean, std, int(n), paper_mean, paper_std, published.SEEDS)
+    if not isfinite(test.difference):
+        return "-", test
+    if n < FEWEST:
+        return TOO_FEW, test
+    if test.reason:
+        return test.reason, test
+    if test.p < LEVEL:  # exactly where the 95 % interval excludes 0
+        return "different", test
+    if max(map(abs, test.interval(0.90))) <= ROOM:
+        return "same", test
+    return "open without room" if paper_half_width(paper_std) > ROOM else "open", test
+
+
+def paper_half_width(paper_std: float) -> float:
+    """Half the 90 % interval that would be left if we had run infinitely many seeds."""
+    error = paper_std / (published.SEEDS - 1) ** 0.5
+    return float(sp.t.ppf(0.95, published.SEEDS - 1)) * error
 
 
 def test_verdict(t: float, p: float, paper_t: float, paper_p: float) -> str:
-    """One Welch test against the paper's: the same answer to "is it significant, and which way?" """
+    """One test against the paper's: the same answer to "is it significant, and which way?" """
     if not (isfinite(p) and isfinite(paper_p)):
         return "-"
     if (p < LEVEL) != (paper_p < LEVEL):
         sign = "" if t * paper_t > 0 else ", other sign"
         return ("only here significant" if p < LEVEL else "not significant here") + sign
-    return "reproduced" if p >= LEVEL or t * paper_t > 0 else "significant the other way"
+    return "agrees" if p >= LEVEL or t * paper_t > 0 else "significant the other way"
 
 
 def _judged_means(table: Table, what: str) -> Table:
     """Every mean of a summary table that the paper has too: ours, the paper's, and the verdict."""
-    values = table.values[table.values["paper_mean"].notna()]
+    values = table.values[table.values["paper_mean"].notna()].reset_index(drop=True)
+    if not len(values):
+        return plain_table(pd.DataFrame(), "")
+    columns = ["mean", "std", "n", "paper_mean", "paper_std"]
+    lines = [verdict(*line) for line in values[columns].itertuples(index=False)]
+    for level in (95, 90):
+        ends = [test.interval(level / 100) for _, test in lines]
+        values[f"low_{level}"], values[f"high_{level}"] = zip(*ends, strict=True)
+    values["verdict"] = [verdict for verdict, _ in lines]
     frame = _places(values, "label")
-    frame["metric"] = values["metric"].str.upper()
-    std = values["std"].where(values["n"] >= FEWEST)
-    frame["ours"] = list(map(plus_minus, values["mean"], std))
+    frame["Metric"] = values["metric"].str.upper()
+    std = values["std"].where(values["n"] > 1)
+    frame["Ours"] = list(map(plus_minus, values["mean"], std))
     frame["n"] = values["n"].astype(int)
-    frame["paper"] = list(map(plus_minus, values["paper_mean"], values["paper_std"]))
-    gaps = values["mean"] - values["paper_mean"]
-    frame["difference"] = [f"{gap:+.2f}" if isfinite(gap) else "-" for gap in gaps]
-    numbers = values[["mean", "paper_mean", "paper_std", "n"]].itertuples(index=False)
-    frame["verdict"] = [verdict(*line) for line in numbers]
-    return plain_table(frame.reset_index(drop=True), f"{what}. {RULE} (or within {ALMOST} points)")
+    frame["Paper"] = list(map(plus_minus, values["paper_mean"], values["paper_std"]))
+    frame["Difference"] = tables.numbers(values["difference"], "+.2f")
+    for level in (95, 90):
+        frame[f"{level} % CI"] = tables.intervals(values[f"low_{level}"], values[f"high_{level}"])
+    frame["Verdict"] = values["verdict"]
+    return replace(plain_table(frame, f"{what}. {_sentence(RULE)}"), values=values)
 
 
-def _judged_tests(table: Table, what: str) -> Table:
-    """Every Welch test that the paper has too: ours, the paper's, and the verdict."""
-    values = table.values[table.values["paper_p"].notna()]
+def _judged_tests(tests: Table, what: str) -> Table:
+    """Every Welch test that the paper has too, with its effect: ours, the paper's, and the verdict."""
+    values = tests.values
+    if "paper_p" not in values:
+        return plain_table(pd.DataFrame(), "")
+    values = values[values["paper_p"].notna()].reset_index(drop=True)
+    numbers = values[["t", "p", "paper_t", "paper_p"]].itertuples(index=False)
+    values["verdict"] = [test_verdict(*line) for line in numbers]
+    few = values[["n_ours", "n_other"]].min(axis=1) < FEWEST
+    values["verdict"] = values["verdict"].mask(few, TOO_FEW)
     frame = _places(values, "comparison")
-    for side, t, p in (("ours", "t", "p"), ("paper", "paper_t", "paper_p")):
-        pairs = zip(values[t], values[p], strict=True)
-        frame[side] = [f"t = {x:.2f}, p = {y:.3f}" if isfinite(y) else "-" for x, y in pairs]
     seeds = zip(values["n_ours"], values["n_other"], strict=True)
-    numbers = [f"{a:.0f}" if a == b else f"{a:.0f}, {b:.0f}" for a, b in seeds]
-    frame.insert(frame.columns.get_loc("ours") + 1, "n", numbers)
-    lines = values[["t", "p", "paper_t", "paper_p"]].itertuples(index=False)
-    frame["verdict"] = [test_verdict(*line) for line in lines]
-    return plain_table(frame.reset_index(drop=True), f"{what}. {TEST_RULE}")
+    frame["n"] = [f"{a:.0f}" if a == b else f"{a:.0f}, {b:.0f}" for a, b in seeds]
+    for name, side in (("Ours", ""), ("Paper", "paper_")):
+        frame[name] = tables.numbers(values[f"{side}difference"], "+.2f")
+        ends = values[f"{side}ci_low"], values[f"{side}ci_high"]
+        frame[f"{name} 95 % CI"] = tables.intervals(*ends)
+        frame[f"{name} p"] = tables.probabilities(values[f"{side}p"])
+    frame["Verdict"] = values["verdict"]
+    return replace(plain_table(frame, f"{what}. {_sentence(TEST_RULE)}"), values=values)
 
 
 def _winners(table: Table, study: Study, what: str) -> Table:
@@ -258,7 +288,7 @@ def _winners(table: Table, study: Study, what: str) -> Table:
     theirs = published.results().query("table == @study.published")
     values = table.values[table.values["paper_mean"].notna() & (table.values["metric"] == "acc")]
     values = values[~values["label"].isin(tables.UNRANKED)].reset_index(drop=True)
-    lines = []
+    lines, verdicts = [], []
     for _, group in values.groupby([c for c in _PLACES if c in values], sort=False):
         dataset = published.dataset_key(group["dataset"].iloc[0])
         methods = set(theirs.loc[theirs["dataset"] == dataset, "method"])
@@ -268,15 +298,17 @@ def _winners(table: Table, study: Study, what: str) -> Table:
         best = {side: group.loc[group[f"{side}mean"].idxmax()] for side in ("", "paper_")}
         same = best[""]["label"] == best["paper_"]["label"]
         judged = bool((group["n"] >= FEWEST).all())
-        line = _places(group, "label").iloc[0].drop("schedule").to_dict()
+        verdicts.append(("agrees" if same else "another") if judged else TOO_FEW)
+        line = _places(group, "label").iloc[0].drop("Schedule").to_dict()
         line |= {
-            "best here": f"{best['']['label']} {best['']['mean']:.2f}",
+            "Best here": f"{best['']['label']} {best['']['mean']:.2f}",
             "n": ", ".join(str(int(n)) for n in sorted(set(group["n"]))),
-            "best in the paper": f"{best['paper_']['label']} {best['paper_']['paper_mean']:.2f}",
-            "verdict": ("reproduced" if same else "another") if judged else "-",
+            "Best in the paper": f"{best['paper_']['label']} {best['paper_']['paper_mean']:.2f}",
+            "Verdict": verdicts[-1],
         }
         lines.append(line)
-    return plain_table(pd.DataFrame(lines), f"{what}. {WINNER_RULE}")
+    table = plain_table(pd.DataFrame(lines), f"{what}. {_sentence(WINNER_RULE)}")
+    return replace(table, values=table.values.assign(verdict=verdicts))
 
 
 _PLACES = ("dataset", "selection", "replay", "scenario", "memory_size")
@@ -284,24 +316,30 @@ _PLACES = ("dataset", "selection", "replay", "scenario", "memory_size")
 
 def _places(values: pd.DataFrame, last: str) -> pd.DataFrame:
     """Where in the paper's table each line stands, in its words."""
-    names = [c for c in _PLACES if c in values]
-    frame = pd.DataFrame({name: [printed_name(name, v) for v in values[name]] for name in names})
-    frame["schedule" if last == "label" else last] = list(values[last])
-    return frame.set_axis(values.index)
+    names = [*(c for c in _PLACES if c in values), last]
+    heads = [tables.HEADS[name] for name in names]
+    texts = [[printed_name(name, v) for v in values[name]] for name in names]
+    return pd.DataFrame(dict(zip(heads, texts, strict=True)), values.index)
+
+
+def _sentence(rule: str) -> str:
+    return rule[0].upper() + rule[1:]
 
 
 def side_by_side(study: Study, runs: Runs, out_dir: Path) -> Markdown:
-    """A study over datasets for 09_paper: its table and tests with their verdicts, all saved."""
+    """A study over datasets for 09_paper: its table, tests, forest plot and verdicts, all saved."""
     if not len(runs):
         return Markdown("*Not run: no rows in the store.*")
-    found, name = compare(study, runs), study.published or study.name
-    kinds = {"": found.table, "_verdicts": found.cells, "_winners": found.winners}
-    kinds |= {"_welch": found.welch, "_welch_verdicts": found.tests}
-    for kind, table in kinds.items():
-        if table is not None and len(table.frame):
-            table.save(f"{name}{kind}", "paper", out_dir)
+    found = compare(study, runs)
+    shown = [found.table]
+    found.table.save(study.name, "paper", out_dir)
+    if found.welch:
+        found.welch.save(f"{study.name}_welch", "paper", out_dir)
+        style.savefig(figures.forest(found.welch), f"{study.name}_forest", "paper", out_dir)
+        shown.append(found.welch)
+    for kind, table in found.judged().items():
+        table.save(f"{study.name}{kind}", "paper", out_dir)
+        shown += [count_verdicts(table), table]
     if len(found.cells.frame):
-        style.savefig(figures.ours_vs_paper(found.table), name, "paper", out_dir)
-    shown = [found.table, *([found.welch] if found.welch else [])]
-    shown += [part for pair in found.judged() for part in reversed(pair)]
+        style.savefig(figures.ours_vs_paper(found.table), study.name, "paper", out_dir)
     return Markdown("\n\n".join(p if isinstance(p, str) else p._repr_html_() for p in shown))

@@ -293,7 +293,7 @@ def test_the_users_style_does_not_leak_in_or_out():
         before = dict(mpl.rcParams)
         fig = schedules.bubble(schedule(5))
         assert dict(mpl.rcParams) == before
-    assert {t.get_fontsize() for t in fig.axes[0].get_xticklabels()} == {7}
+    assert {t.get_fontsize() for t in fig.axes[0].get_xticklabels()} == {7.5}
 
 
 TWICE = """

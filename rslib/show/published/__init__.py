@@ -36,6 +36,7 @@ REPLAY_METHODS = {
 SCENARIOS = {"task": "Task-IL", "domain": "Domain-IL", "class": "Class-IL"}
 DATASETS = {name: p.title for name, p in (presets.PAPER | presets.EMBEDDED).items()}
 
+SEEDS = 5  # behind every mean, deviation and test
 _LARGE = ("permutedmnist", "cifar100", "miniimagenet")  # 10 and 20 tasks
 # In the tiny-memory table these keep one sample per class of every past task: no fixed M.
 _INCREMENTAL = ("A-GEM", "ER-Ring", "Uniform")
