@@ -321,7 +321,6 @@ def write(experiment: Experiment, trees: Trees, found: Findings, folder: Path) -
     tables = {
         "rows": found.rows,
         "summary": scoring.summary(found.rows).reset_index(),
-        "welch": scoring.welch_tests(found.rows),
         "curves": found.curves,
     }
     for name, frame in tables.items():
