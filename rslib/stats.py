@@ -1,4 +1,4 @@
-"""Statistics over seeds and environments: Welch's test, ranks, Holm, effect sizes, intervals.
+"""Statistics over seeds and environments: Welch's test, ranks, Holm, intervals.
 
 Every function takes plain arrays and leaves out missing values (NaN, infinite). Where a number has no
 meaning (one seed, no spread) the result carries the `reason` and prints as "n/a (reason)"; no function
@@ -118,23 +118,6 @@ def holm(pvalues: ArrayLike) -> np.ndarray:
         floor = max(floor, (len(order) - rank) * p[i])  # never below an easier test's value
         adjusted[i] = min(floor, 1.0)
     return adjusted
-
-
-def effect_size(a: ArrayLike, b: ArrayLike) -> Estimate:
-    """Hedges' g: difference in pooled sample deviations, corrected for small samples.
-
-    The interval is the usual large-sample one (Hedges and Olkin 1985): rough for 5 seeds.
-    """
-    a, b = _finite(a), _finite(b)
-    reason = _no_test(*_summary(a), *_summary(b))
-    if reason:
-        return Estimate(nan, n=min(len(a), len(b)), reason=reason)
-    n, df = len(a) + len(b), len(a) + len(b) - 2
-    pooled = sqrt((len(a) * a.var() + len(b) * b.var()) / df)
-    g = float((a.mean() - b.mean()) / pooled * (1 - 3 / (4 * df - 1)))
-    error = sqrt(n / (len(a) * len(b)) + g**2 / (2 * n))
-    low, high = sp.norm.interval(_CONFIDENCE, loc=g, scale=error)
-    return Estimate(g, float(low), float(high), min(len(a), len(b)))
 
 
 def paired_difference(a: ArrayLike, b: ArrayLike) -> Estimate:

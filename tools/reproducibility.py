@@ -1,8 +1,9 @@
-"""`make reproducibility`: writes REPRODUCIBILITY.md from the stored rows. No number is typed by hand.
+"""`make reproducibility`: writes REPRODUCIBILITY.md, and its tables, from the stored rows.
 
-Every figure and table of the paper: which notebook makes it, how much of it has been run with the
-paper's settings, how many of its cells came out as published, where not, and what it cost. The likely
-reasons of differences are Markdown written by people, in docs/differences.md.
+First a summary: every figure and table of the paper, which notebook makes it, how much of it has been
+run with the paper's settings, and its verdicts. Then what differs and why (docs/differences.md, written
+by people), what it cost, what the rows say beyond the paper, and links to every cell in tables/paper.
+No number is typed by hand.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from rslib import presets
+from rslib import presets, stats
 from rslib.files import REPOSITORY, write_atomically
 from rslib.runs import generalization, params, studies
 from rslib.runs.params import Parameters
@@ -21,17 +22,15 @@ from rslib.show import published, searches, verdicts
 from rslib.show.policies import policy_table, policy_text
 from rslib.show.tables import printed_name, summary
 from rslib.show.verdicts import Comparison, compare
-from rslib.stats import plus_minus
 from tools import costs
 
 HEAD = """# Reproducibility
 
-Written by `make reproducibility` from the rows in the store and in `results/`; no number is typed by
-hand (likely reasons, in italics, are our reading of the rows). One notebook on one dataset with the
-paper's settings:
-`make paper-figures PROFILE=paper DATASETS=mnist NOTEBOOKS=04`. Datasets not named below were
-not run. Where we deviate from the authors' released code on purpose (all schedules train on the same
-85 %, balanced pools, replay methods as published), the notebooks say so.
+Written by `make reproducibility` from the rows in the store and in `results/`. One notebook on one
+dataset with the paper's settings: `make paper-figures PROFILE=paper DATASETS=mnist NOTEBOOKS=04`.
+Datasets that are not named below were not run.
+
+## Summary
 """
 
 # Figures and tables of the paper that are no grid of runs: place, notebook, what was done.
@@ -56,35 +55,88 @@ dataset: its test environments, but trained on Split MNIST alone instead of two 
 """
 
 
-def report() -> str:
+def report(out_dir: Path = REPOSITORY) -> str:
+    """Save the tables with verdicts below `out_dir`; returns the text of REPRODUCIBILITY.md."""
     everywhere = params.check(dict(profile="paper", n_jobs=1), "09")
     datasets = [q for q in studies.each_dataset(everywhere) if q.dataset in presets.PAPER]
-    overview, details, compared = [], [], []
+    overview, compared = [], []
     for study in STUDIES:
         runs = studies.stored(study, datasets)
-        done = _how_much(study, datasets, runs.rows)
-        verdict = study.note
+        found = [study.note] if study.note else []
         if study.published and len(runs):
-            found = compare(study, runs)
-            compared.append(found)
-            counts = [str(count).split(" (")[0] for _, count in found.judged()]
-            verdict = "; ".join([*counts, *([study.note] if study.note else [])])
-            tables = [table.frame for table, _ in found.judged()]
-            details += [f"### {_title(study)}\n", *(f"{_markdown(t)}\n" for t in tables)]
-        overview.append((study.notebook, _title(study), done, verdict))
+            compared.append(compare(study, runs))
+            found = [*_counts(compared[-1]), *found]
+        done = _how_much(study, datasets, runs.rows)
+        overview.append((study.notebook, _title(study), done, "; ".join(found)))
     overview += [(number, f"{place}: {what}", note, "") for place, number, what, note in OTHERS]
-    lines = [HEAD, "## Figures and tables of the paper\n"]
-    lines += ["| in the paper | notebook | run with the paper's settings | as published |"]
+    lines = [
+        HEAD,
+        "| in the paper | notebook | run with the paper's settings | beside the paper's |",
+    ]
     lines += ["|---|---|---|---|"]
     for number, title, done, verdict in sorted(overview):
         lines.append(f"| {title} | `{_notebook(number)}` | {done} | {verdict} |")
-    lines += ["", f"*Cells are {verdicts.RULE}, or within {verdicts.ALMOST} points.*"]
-    lines += [f"*Winners are {verdicts.WINNER_RULE}.*", f"*Tests are {verdicts.TEST_RULE}.*"]
-    lines += [f"*`-`: not judged, because there are fewer than {verdicts.FEWEST} seeds.*", ""]
-    lines += ["## Every cell that has a counterpart\n", *details] if details else []
-    lines += means_that_differ(compared) + tests_that_differ(compared)
-    lines += _pools(datasets) + _searches() + figure_1(datasets) + _policies() + _pictures()
-    return "\n".join([*lines, costs.account(datasets)])
+    lines += ["", *_rules(compared), *_differences(compared), costs.account(datasets)]
+    lines += _searches() + figure_1(datasets) + _policies() + _cells(compared, datasets, out_dir)
+    return "\n".join(lines)
+
+
+def _counts(found: Comparison) -> list[str]:
+    """How many means, winners and tests of a study have which verdict."""
+    metric = found.study.metrics[0]
+    means = found.cells.values.query("metric == @metric")
+    counts = [f"{metric.upper()}: {_said(means['verdict'])}"]
+    for name, table in (("winners", found.winners), ("tests", found.tests)):
+        judged = [v for v in table.values.get("verdict", ()) if v != verdicts.TOO_FEW]
+        if judged:
+            counts.append(f"{judged.count('agrees')} of {len(judged)} {name} agree")
+    return counts
+
+
+def _said(found: pd.Series) -> str:
+    kinds = ("same", "different", "open", "open without room", verdicts.TOO_FEW)
+    counts = {kind: int((found == kind).sum()) for kind in kinds}
+    return ", ".join(f"{n} {kind}" for kind, n in counts.items() if n)
+
+
+def _rules(compared: list[Comparison]) -> list[str]:
+    """The rules of the verdicts, and what five seeds can show at all."""
+    per_std = stats.welch_from_summary(0, 1, published.SEEDS, 0, 1, published.SEEDS).interval()[1]
+    lines = [
+        f"*Means*: {verdicts.RULE}. BWT goes with ACC and is in the tables.",
+        f"*Winners*: {verdicts.WINNER_RULE}. *Tests*: {verdicts.TEST_RULE}.",
+        f"Fewer than {verdicts.FEWEST} seeds are not judged.\n",
+        "**What five seeds can show.** Where ours and the paper's five seeds spread equally, a "
+        f"difference shows from {per_std:.2f} of their (population) standard deviations on: "
+        f"{per_std:.2f} points at one point of spread. Where the paper's standard deviation is above "
+        f"{verdicts.ROOM / verdicts.paper_half_width(1):.2f} points, there is no room for *same*.",
+    ]
+    acc = [found.cells.values.query("metric == 'acc'") for found in compared]
+    if any(map(len, acc)):
+        # Appendix C.9 prints the uniform cells of Table 1 again.
+        cells = pd.concat(acc).drop_duplicates(["dataset", "label", "mean", "paper_mean"])
+        cells = cells[cells["n"] >= verdicts.FEWEST]
+        half = (cells["high_95"] - cells["low_95"]) / 2
+        lines[-1] += (
+            f" Of the {len(cells)} ACC cells with enough seeds: {_said(cells['verdict'])}. In the "
+            f"median cell a difference shows from {half.median():.2f} points on (in single cells from "
+            f"{half.min():.2f} to {half.max():.2f}). {_direction(cells)}"
+        )
+    return [*lines, ""]
+
+
+def _direction(cells: pd.DataFrame) -> str:
+    """How many cells are higher here, and by how much: worth more than single verdicts."""
+    kinds = {"baselines": studies.BASELINES, "MCTS": ("MCTS",)}
+    gaps = {
+        name: cells.loc[cells["label"].isin(kind), "difference"] for name, kind in kinds.items()
+    }
+    parts = [
+        f"of {len(gap)} cells of {name} {int((gap > 0).sum())} are higher here, in the median by "
+        f"{gap.median():+.2f}"
+        for name, gap in gaps.items()
+    ]
+    return f"Direction: {'; '.join(parts)} points."
 
 
 def _title(study: Study) -> str:
@@ -108,65 +160,47 @@ def _how_much(study: Study, datasets: list[Parameters], rows: pd.DataFrame) -> s
 # -- what differs ----------------------------------------------------------------------------------
 
 
+def _differences(compared: list[Comparison]) -> list[str]:
+    """The protocol's differences as people wrote them, and every cell that is different."""
+    protocol = _sections("\n## ")["Protocol"]
+    return ["## What differs, and why\n", protocol, "", *means_that_differ(compared)]
+
+
+def _sections(mark: str) -> dict[str, str]:
+    """The sections of docs/differences.md below headings of one level."""
+    text = (REPOSITORY / "docs" / "differences.md").read_text()
+    parts = (section.partition("\n") for section in text.split(mark)[1:])
+    return {heading: body.strip() for heading, _, body in parts}
+
+
 def means_that_differ(compared: list[Comparison]) -> list[str]:
-    """Every mean (ACC; BWT goes with it) that is off, seed by seed, with the likely reason."""
-    reasons, lines = read_reasons(), []
+    """Every cell (ACC; BWT goes with it) that is different, seed by seed, with the likely reason."""
+    reasons = {
+        frozenset(map(str.strip, heading.split(","))): " ".join(text.split())
+        for heading, text in _sections("\n### ").items()
+    }
+    lines = []
     for found in compared:
         metric, keys = found.study.metrics[0], ["dataset", *found.study.row_keys]
-        values = found.table.values[found.table.values["metric"] == metric]
-        for value in values.to_dict("records"):
-            numbers = (value[k] for k in ("mean", "paper_mean", "paper_std", "n"))
-            verdict = verdicts.verdict(*numbers)
-            if verdict in ("reproduced", "-"):
+        cells = found.cells.values
+        for cell in cells[cells["metric"] == metric].to_dict("records"):
+            if cell["verdict"] != "different":
                 continue
-            mine = found.rows[(found.rows[keys] == [value[k] for k in keys]).all(axis=1)]
+            mine = found.rows[(found.rows[keys] == [cell[k] for k in keys]).all(axis=1)]
             acc = 100 * mine.loc[mine["converged"].astype(bool), metric]
             seeds = ", ".join(f"{x:.2f}" for x in acc)
             n_failed = len(mine) - len(acc)
             seeds += f" ({n_failed} did not converge)" if n_failed else ""
-            place = [str(printed_name(key, value[key])) for key in keys]
+            place = [str(printed_name(key, cell[key])) for key in keys]
             known = {found.study.place, *place}
             reason = next((text for words, text in reasons.items() if words <= known), None)
             lines.append(
-                f"- **{', '.join(place)}** ({found.study.place}): {verdict} than the "
-                f"paper's {value['paper_mean']:.2f}. Ours by seed: {seeds}; median "
-                f"{acc.median():.2f}. *{reason or 'Not looked into yet.'}*"
+                f"- **{', '.join(place)}** ({found.study.place}, {metric.upper()}): "
+                f"{cell['difference']:+.2f} [{cell['low_95']:.2f}, {cell['high_95']:.2f}] to the "
+                f"paper's {cell['paper_mean']:.2f}. Ours by seed: {seeds}. "
+                f"*{reason or 'Not looked into yet.'}*"
             )
-    return ["## Means that differ, and the likely reason\n", *lines, ""] if lines else []
-
-
-def read_reasons(file: Path = REPOSITORY / "docs" / "differences.md") -> dict[frozenset[str], str]:
-    """The reasons of docs/differences.md by the words of their headings."""
-    reasons = {}
-    for section in file.read_text().split("\n## ")[1:]:
-        heading, _, text = section.partition("\n")
-        reasons[frozenset(map(str.strip, heading.split(",")))] = " ".join(text.split())
-    return reasons
-
-
-def tests_that_differ(compared: list[Comparison]) -> list[str]:
-    """Every Welch test that answers otherwise: which of the two means, or which spread, moved."""
-    lines = []
-    for found in compared:
-        keys = ["dataset", *found.study.row_keys[:-1]]
-        acc = found.table.values[found.table.values["metric"] == "acc"].to_dict("records")
-        at = {tuple(str(printed_name(k, v[k])) for k in keys) + (v["label"],): v for v in acc}
-        for test in found.tests.frame.to_dict("records"):
-            if test["verdict"] in ("reproduced", "-"):
-                continue
-            place = tuple(str(test[k]) for k in keys)
-            pair = [at[(*place, label)] for label in test["comparison"].split(" vs ")]
-            gap, theirs = (pair[0][m] - pair[1][m] for m in ("mean", "paper_mean"))
-            moved = ", ".join(
-                f"{v['label']} is {v['mean'] - v['paper_mean']:+.2f} from the paper's mean (standard "
-                f"deviation {v['std']:.2f}, there {v['paper_std']:.2f})"
-                for v in pair
-            )
-            lines.append(
-                f"- **{', '.join(place)}, {test['comparison']}** ({found.study.place}): "
-                f"{test['verdict']}. {gap:+.2f} points here, {theirs:+.2f} in the paper: {moved}."
-            )
-    return ["## Tests that differ, and what moved\n", *lines, ""] if lines else []
+    return ["### Cells that are different\n", *lines, ""] if lines else []
 
 
 def figure_1(datasets: list[Parameters]) -> list[str]:
@@ -198,43 +232,21 @@ def figure_1(datasets: list[Parameters]) -> list[str]:
     return ["## Figure 1 in numbers: ACC on Split MNIST\n", _markdown(frame), "", words, ""]
 
 
-def _pools(datasets: list[Parameters]) -> list[str]:
-    """What balanced pools do to ETS and Random on Split MNIST, beside the paper's means."""
-    runs = studies.stored(studies.POOLS, [q for q in datasets if q.dataset == "mnist"])
-    if not len(runs):
-        return []
-    values = summary(studies.POOLS, runs).values
-    frame = pd.DataFrame(
-        {
-            "selection": printed_name("selection", line["selection"]),
-            "schedule": line["label"],
-            "ACC (%)": plus_minus(line["mean"], line["std"]),
-            "n": line["n"],
-        }
-        for line in values.to_dict("records")
-    )
-    words = (
-        "Our pools are balanced over classes. The released code draws them over all classes at\n"
-    )
-    words += "once (unbalanced), and calls the seeds of k-means++ k-means:\n"
-    return ["## Pools, balanced and not: Split MNIST\n", words, _markdown(frame), ""]
-
-
 def _searches() -> list[str]:
     """Whether searches beat luck: the paper's by tree size, and all of them at equal cost."""
     lines = [
         "## Do searches beat luck?\n",
         "MCTS against the best of as many random schedules (100):\n",
     ]
-    lines += [_markdown(searches.mcts_against_luck()), ""]
-    equal = searches.at_equal_cost()
+    lines += [_markdown(searches.mcts_against_luck().frame), ""]
+    equal = searches.at_equal_cost().frame
     if len(equal):
         lines += [
             "At equal cost, in environments used for nothing else (`make searches`; *without model*"
         ]
         lines += ["draws among the surrogate's own candidates); differences to Random-best:\n"]
         lines += [_markdown(equal), ""]
-    whole = searches.on_complete_trees()
+    whole = searches.on_complete_trees().frame
     if len(whole):
         lines += [
             "On the authors' complete trees, where every schedule is known (means over search"
@@ -258,17 +270,24 @@ def _policies() -> list[str]:
     return [*lines, POLICIES] if len(lines) > 1 else []
 
 
-def _pictures(folder: Path = REPOSITORY / "docs" / "results") -> list[str]:
-    """The figures of the shipped results (`make pictures` puts them there), dataset by dataset."""
+def _cells(compared: list[Comparison], datasets: list[Parameters], out_dir: Path) -> list[str]:
+    """Save every table with verdicts, and the pools beside ours; returns links to them."""
+    names = {"_verdicts": "means", "_winners": "winners", "_welch_verdicts": "tests"}
     lines = []
-    for dataset in sorted(path for path in folder.glob("*") if path.is_dir()):
-        about_all = dataset.name == "paper"  # 09's, of all datasets
-        title = "Ours beside the paper's" if about_all else printed_name("dataset", dataset.name)
-        lines += [f"## Figures: {title}\n"]
-        for picture in sorted(dataset.glob("*.png")):
-            where = picture.relative_to(folder.parents[1]).as_posix()
-            lines += [f"![{picture.stem.replace('_', ' ')}]({where})\n"]
-    return lines
+    for found in compared:
+        saved = {f"{found.study.name}{kind}": names[kind] for kind in found.judged()}
+        for name, table in zip(saved, found.judged().values(), strict=True):
+            table.save(name, "paper", out_dir)
+        links = [f"[{what}](tables/paper/{name}.csv)" for name, what in saved.items()]
+        lines.append(f"- {_title(found.study)}: {', '.join(links)}")
+    pools = studies.stored(studies.POOLS, [q for q in datasets if q.dataset == "mnist"])
+    if len(pools):
+        summary(studies.POOLS, pools).save("pools", "paper", out_dir)
+        lines.append(
+            "- Pools, balanced and not (not in the paper): [means](tables/paper/pools.csv)"
+        )
+    text = "Ours, the paper's, both intervals and the verdict, line by line; LaTeX stands beside each.\n"
+    return ["## Every cell\n", text, *lines, ""] if lines else []
 
 
 def _markdown(frame: pd.DataFrame) -> str:

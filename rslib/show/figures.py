@@ -93,19 +93,13 @@ def ours_vs_paper(table: Table) -> Figure:
     values = values[(values["metric"] == "acc") & values["paper_mean"].notna()]
     if not len(values):
         raise ValueError("the table has no published numbers: give summary_table a paper_table")
-    keys = [k for k in values.columns[: values.columns.get_loc("metric")] if k != "dataset"]
-    lines = values[["dataset"]].assign(label=values.get("label", ""))
-    lines["name"] = [
-        " ".join(str(printed_name(k, row[k])) for k in keys) for _, row in values.iterrows()
-    ]
-    for side in ("", "paper_"):
-        mean, std = values[f"{side}mean"], values[f"{side}std"].fillna(0)
-        lines[f"{side}value"], lines[f"{side}low"], lines[f"{side}high"] = (
-            mean,
-            mean - std,
-            mean + std,
-        )
-    return _draw_lines(lines, "ACC (%)", "bars: ± one standard deviation over seeds")
+    keys = [k for k in values.columns[: values.columns.get_loc("metric")] if k != "label"]
+    sides = []
+    for mean, std in (("mean", "std"), ("paper_mean", "paper_std")):
+        spread = values[std].fillna(0)
+        sides.append(np.column_stack([values[mean], values[mean] - spread, values[mean] + spread]))
+    note = "bars: ± one standard deviation over seeds"
+    return _draw_lines(values, keys, values["label"], sides, f"ACC (%); {note}")
 
 
 @style.styled
@@ -115,53 +109,46 @@ def forest(tests: Table, xlabel: str = "ACC of MCTS - ACC of the other (points)"
     Hollow marks are the paper's differences, with the Welch intervals that its means imply.
     """
     values = tests.values[tests.values["pairs"] > 0]
-    keys = values.columns[: values.columns.get_loc("comparison")].drop("dataset", errors="ignore")
-    others = [c.split(" vs ")[-1] for c in values["comparison"]]
-    lines = pd.DataFrame({"label": values["label"].to_list() if "label" in values else others})
-    lines["name"] = [
-        ", ".join([*(str(printed_name(k, row[k])) for k in keys), label])
-        for (_, row), label in zip(values.iterrows(), lines["label"], strict=True)
-    ]
-    lines["dataset"] = values["dataset"].to_numpy() if "dataset" in values else ""
-    ends = {"value": "difference", "low": "ci_low", "high": "ci_high"}
-    for ours, paper in ends.items():
-        name = f"paired_{ours if ours != 'value' else paper}"
-        lines[ours] = values[name].to_numpy()
-        found = values.get(f"paper_{paper}")
-        lines[f"paper_{ours}"] = np.nan if found is None else found.to_numpy()
-    fig = _draw_lines(lines, xlabel, "bars: 95 % intervals; ours of paired differences")
+    keys = list(values.columns[: values.columns.get_loc("comparison")])
+    others = values["comparison"].str.split(" vs ").str[-1]
+    ours = ["paired_difference", "paired_low", "paired_high"]
+    paper = ["paper_difference", "paper_ci_low", "paper_ci_high"]
+    sides = [values.reindex(columns=names).to_numpy(float) for names in (ours, paper)]
+    note = "bars: 95 % intervals, ours paired"
+    fig = _draw_lines(values, keys, values.get("label", others), sides, f"{xlabel}; {note}")
     for ax in fig.axes:
         ax.axvline(0, color="black", linewidth=0.8, zorder=0)
     return fig
 
 
-def _draw_lines(lines: pd.DataFrame, xlabel: str, note: str) -> Figure:
-    """Draw a value with its interval per line, ours filled and the paper's hollow, per dataset."""
-    datasets = list(lines.groupby("dataset", sort=False))
-    longest = max((len(part) for _, part in datasets), default=1)
-    narrow = len(datasets) < 2 and lines["name"].str.len().max() < 20
-    wide = style.COLUMN if narrow else style.PAGE
-    fig, axes = style.panels(max(len(datasets), 1), 2, wide, 0.8 + 0.2 * longest)
-    both = bool(lines["paper_value"].notna().any())
-    for ax, (dataset, part) in zip(axes, datasets, strict=False):
-        for y, row in enumerate(part.to_dict("records")):
+def _draw_lines(values, keys, labels, sides, xlabel: str) -> Figure:
+    """Draw a line per row: ours (filled) and the paper's (hollow), as (value, low, high) each.
+
+    Its name is made of the keys and its label; each value of the key "dataset" has its own panel.
+    """
+    values = values.reset_index(drop=True).assign(label=list(labels))
+    panels = list(values.groupby("dataset", sort=False)) if "dataset" in keys else [("", values)]
+    longest = max((len(part) for _, part in panels), default=1)
+    fig, axes = style.panels(max(len(panels), 1), 2, style.PAGE, 0.8 + 0.2 * longest)
+    both = bool(np.isfinite(sides[1]).any())
+    for ax, (dataset, part) in zip(axes, panels, strict=False):
+        for y, (i, row) in enumerate(part.iterrows()):
             look = style.method(row["label"])
-            for side, shift, face in (("", -0.15, look.color), ("paper_", 0.15, "white")):
-                value, low, high = (row[f"{side}{end}"] for end in ("value", "low", "high"))
-                if np.isfinite(value):
-                    ends = np.nan_to_num(
-                        [[value - low], [high - value]]
-                    )  # one seed has no interval
-                    ax.errorbar(
-                        value, y + shift * both, xerr=ends, marker=look.marker, markersize=4,
-                        color=look.color, markerfacecolor=face, markeredgewidth=0.9, elinewidth=0.8,
-                    )  # fmt: skip
-        ax.set_yticks(range(len(part)), part["name"])
+            for side, shift, face in zip(sides, (-0.15, 0.15), (look.color, "white"), strict=True):
+                value, low, high = side[i]
+                ends = np.nan_to_num([[value - low], [high - value]])  # one seed has no interval
+                ax.errorbar(
+                    value, y + shift * both, xerr=ends, marker=look.marker, markersize=4,
+                    color=look.color, markerfacecolor=face, markeredgewidth=0.9, elinewidth=0.8,
+                )  # fmt: skip
+        parts = [[printed_name(k, v) for v in part[k]] for k in [*keys, "label"] if k != "dataset"]
+        ax.set_yticks(range(len(part)), [", ".join(map(str, name)) for name in zip(*parts)])
         ax.set_ylim(len(part) - 0.5, -0.5)
         ax.set_title(published.dataset_name(str(dataset)))
-    fig.supxlabel(f"{xlabel}\n{note}" if narrow else f"{xlabel}; {note}")
-    if both:
-        for face, name in (("#444444", "ours"), ("white", "paper")):
-            axes[0].plot([], [], "o", color="#444444", mfc=face, markersize=4, label=name)
-        style.legend_below(fig, axes, 2)
+    if not both:
+        fig.supxlabel(xlabel)
+        return fig
+    for face, name in (("#444444", "ours"), ("white", "paper")):
+        axes[0].plot([], [], "o", color="#444444", mfc=face, markersize=4, label=name)
+    style.legend_below(fig, axes, 2, xlabel)
     return fig

@@ -271,13 +271,13 @@ def welch_table(
 
 def test_numbers(mine: pd.Series, theirs: pd.Series) -> dict[str, Any]:
     """Compare two samples in percent: paired by their common index, and by Welch's test."""
-    test, g = stats.welch(mine, theirs), stats.effect_size(mine, theirs)
+    test = stats.welch(mine, theirs)
     low, high = test.interval()
     return {
         "metric": "acc",
         **paired(mine, theirs),
-        **{"n_ours": test.n_a, "n_other": test.n_b, "difference": test.difference},
-        **{"ci_low": low, "ci_high": high, "hedges_g": g.value},
+        **{"n_ours": test.n_a, "n_other": test.n_b},
+        **{"difference": test.difference, "ci_low": low, "ci_high": high},
         **{"t": test.t, "df": test.df, "p": test.p, "reason": test.reason or ""},
     }
 
@@ -299,7 +299,6 @@ def tests_table(values: pd.DataFrame, keys: list[str], text: str, pairs: str = "
         (head, "p"): probabilities(values["paired_p"]),
         (head, "Holm p"): probabilities(values["holm_p"]),
         (WELCH, "95 % CI"): intervals(values["ci_low"], values["ci_high"]),
-        (WELCH, "g"): numbers(values["hedges_g"], ".2f"),
         (WELCH, "t"): numbers(values["t"], ".2f", missing="n/a"),
         (WELCH, "p"): probabilities(values["p"]),
     }
@@ -314,11 +313,7 @@ def tests_table(values: pd.DataFrame, keys: list[str], text: str, pairs: str = "
     marks = pd.DataFrame("", frame.index, frame.columns)
     for column, name in bold.items():
         marks[column] = np.where(values[name] < 0.05, "bold", "")
-    notes = [
-        "differences in points with 95 % intervals",
-        "g: Hedges' effect size",
-        "bold: p < 0.05",
-    ]
+    notes = ["differences in points with 95 % intervals", "bold: p < 0.05"]
     if sizes := {published.dataset_name(str(d)): n for d, n in family.count().items() if n}:
         families = ", ".join(f"{name}: {n}" for name, n in sizes.items())
         notes.append(f"Holm's family: the paired tests of this table on one dataset ({families})")

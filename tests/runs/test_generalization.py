@@ -18,7 +18,7 @@ from rslib.policies.learned import LearnedPolicy
 from rslib.runs import generalization, scoring
 from rslib.runs.generalization import Experiment, Trees, load_trees, plan
 from rslib.runs.scoring import CONSTANT, MEAN, ORACLE, follow
-from rslib.show.policies import policy_text
+from rslib.show.policies import policy_tests, policy_text
 from rslib.store import Store
 from rslib.tree import Node, NotTrained, ScheduleTree
 
@@ -211,20 +211,24 @@ def test_summary_says_what_is_missing():
     assert np.isnan(table.loc["Heur-AT", "acc"]) and table.loc["Heur-AT", "missing"] == 1
 
 
-def test_welch_per_environment_and_overall():
-    """Broken: the tests would compare the wrong samples."""
+def test_policies_are_tested_over_environments_and_within_each():
+    """Broken: the tests would compare the wrong samples, or a table shows fractions for points."""
     from scipy.stats import ttest_ind, ttest_rel
 
     draws = np.random.default_rng(0)
     a, b = draws.uniform(size=(4, 5)), draws.uniform(size=(4, 5))
-    tests = scoring.welch_tests(frame({"Random": b, "A2C": a, MEAN: b}))
-    assert len(tests) == 5 and set(tests["other"]) == {"Random"}
-    for row, x, y in zip(tests.itertuples(), a, b, strict=False):
+    overall, single = policy_tests(frame({"Random": b, "A2C": a, MEAN: b}), "Policies.")
+    (line,) = overall.values.to_dict("records")
+    means = 100 * a.mean(axis=1), 100 * b.mean(axis=1)
+    assert line["comparison"] == "A2C vs Random" and line["pairs"] == 4
+    assert line["p"] == pytest.approx(ttest_ind(*means, equal_var=False).pvalue)
+    assert line["paired_p"] == pytest.approx(ttest_rel(*means).pvalue)
+    assert line["paired_difference"] == pytest.approx((means[0] - means[1]).mean())
+    assert len(single.values) == 4
+    for row, x, y in zip(single.values.itertuples(), a, b, strict=True):
         assert row.p == pytest.approx(ttest_ind(x, y, equal_var=False).pvalue)
-    overall = tests.iloc[-1]
-    means = a.mean(axis=1), b.mean(axis=1)
-    assert overall["p"] == pytest.approx(ttest_ind(*means, equal_var=False).pvalue)
-    assert overall["paired_p"] == pytest.approx(ttest_rel(*means).pvalue)
+    both = policy_tests(frame({"DQN": b, "A2C": a}), "Policies.")[0].values
+    assert both["comparison"].tolist() == ["DQN vs A2C"]  # one test, not its mirror image too
 
 
 def experiment(agents, train, test, n_seeds=1, n_tau=10):

@@ -52,6 +52,10 @@ def with_paper(**kwargs):
     return tables.summary_table(rows(**kwargs), paper_table="memory_selection")
 
 
+def tests_of(**kwargs):
+    return tables.welch_table(rows(**kwargs), paper_table="memory_selection")
+
+
 def selections(**kwargs) -> pd.DataFrame:
     """The rows of Table 1: every schedule under every selection; Joint and BFS once."""
     parts = [rows(**kwargs).assign(selection=name) for name in published.SELECTIONS]
@@ -82,6 +86,8 @@ FIGURES = {
         "memory_selection",
     ),
     "ours and paper": lambda: figures.ours_vs_paper(with_paper(datasets=("mnist", "notmnist"))),
+    "forest": lambda: figures.forest(tests_of(datasets=("mnist", "notmnist"))),
+    "forest, no paper": lambda: figures.forest(tests_of(datasets=("digits",))),
     "ours and paper, one seed": lambda: figures.ours_vs_paper(with_paper(seeds=1)),
 }
 
@@ -222,6 +228,42 @@ def test_ours_vs_paper_draws_both_means():
     assert 97.93 in drawn and 94.02 in drawn
     with pytest.raises(ValueError, match="no published numbers"):
         figures.ours_vs_paper(tables.summary_table(rows()))
+
+
+def test_forest_draws_paired_differences_and_the_papers():
+    """Else an interval crosses zero in the figure and not in its table, or stands at another name."""
+    table = tests_of()
+    ax = figures.forest(table).axes[0]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["Random", "ETS", "Heur-GD"]
+    drawn = [c[0].get_xdata()[0] for c in ax.containers]
+    expected = table.values[["paired_difference", "paper_difference"]].to_numpy().ravel()
+    np.testing.assert_allclose(drawn, expected)
+    ends = ax.containers[0][2][0].get_segments()[0][:, 0]
+    assert ends == pytest.approx(table.values[["paired_low", "paired_high"]].iloc[0].to_numpy())
+
+
+def test_bounds_of_fewer_seeds_say_so():
+    """Broken: BFS on two seeds is drawn as if it were a mean over five."""
+    frame = selections()
+    few = frame[~((frame["label"] == "BFS") & (frame["seed"] > 2))]
+    fig = figures.acc_by_setting(few, "selection", "memory_selection")
+    said = [t.get_text() for t in fig.legends[0].get_texts()]
+    assert "BFS (2 of 5 seeds)" in said and "Joint" in said
+
+
+def test_titles_with_users_own_names_fit(tmp_path):
+    """Broken: a long name of a dataset runs over the edge of its figure."""
+    name = "measurements of the second campaign, cleaned by hand and relabelled twice since then"
+    fig, (ax, _) = style.panels(2, 2, style.PAGE, 2)
+    ax.set_title(name)
+    style.savefig(fig, "named", "mine", tmp_path)
+    assert ax.title.get_window_extent().x0 >= 0 and ax.get_title().replace("\n", " ") == name
+
+
+def test_every_figure_has_one_size_of_text():
+    """Broken: ticks, titles and legends of one figure are set in different sizes."""
+    for make in FIGURES.values():
+        assert len({text.get_fontsize() for text in printed(make())}) == 1
 
 
 def test_error_bars_of_seaborn_show_the_population_std():
