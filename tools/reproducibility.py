@@ -87,8 +87,8 @@ def _counts(found: Comparison) -> list[str]:
     means = found.cells.values.query("metric == @metric")
     counts = [f"{metric.upper()}: {_said(means['verdict'])}"]
     for name, table in (("winners", found.winners), ("tests", found.tests)):
-        judged = [v for v in table.values.get("verdict", ()) if v != verdicts.TOO_FEW]
-        if judged:
+        if len(table.frame):
+            judged = [v for v in table.values["verdict"] if v != verdicts.TOO_FEW]
             counts.append(f"{judged.count('agrees')} of {len(judged)} {name} agree")
     return counts
 

@@ -52,7 +52,7 @@ def with_paper(**kwargs):
     return tables.summary_table(rows(**kwargs), paper_table="memory_selection")
 
 
-def tests_of(**kwargs):
+def compared_by_seed(**kwargs):
     return tables.welch_table(rows(**kwargs), paper_table="memory_selection")
 
 
@@ -86,8 +86,8 @@ FIGURES = {
         "memory_selection",
     ),
     "ours and paper": lambda: figures.ours_vs_paper(with_paper(datasets=("mnist", "notmnist"))),
-    "forest": lambda: figures.forest(tests_of(datasets=("mnist", "notmnist"))),
-    "forest, no paper": lambda: figures.forest(tests_of(datasets=("digits",))),
+    "forest": lambda: figures.forest(compared_by_seed(datasets=("mnist", "notmnist"))),
+    "forest, no paper": lambda: figures.forest(compared_by_seed(datasets=("digits",))),
     "ours and paper, one seed": lambda: figures.ours_vs_paper(with_paper(seeds=1)),
 }
 
@@ -232,7 +232,7 @@ def test_ours_vs_paper_draws_both_means():
 
 def test_forest_draws_paired_differences_and_the_papers():
     """Else an interval crosses zero in the figure and not in its table, or stands at another name."""
-    table = tests_of()
+    table = compared_by_seed()
     ax = figures.forest(table).axes[0]
     assert [t.get_text() for t in ax.get_yticklabels()] == ["Random", "ETS", "Heur-GD"]
     drawn = [c[0].get_xdata()[0] for c in ax.containers]
