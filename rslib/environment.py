@@ -39,7 +39,7 @@ class Environment:
     What is None takes the paper's value for the dataset (`presets.preset(dataset, setting)`).
     """
 
-    dataset: str = "digits"  # a name from rslib.data, or a path to an .npz
+    dataset: str = "digits"  # a name from rslib.data, a path to an .npz or to a folder of them
     seed: int = 1  # of the validation split, the weights, the batches and the pools
     memory_size: int | None = None  # M, the samples replayed at every task
     selection: str = "uniform"  # how candidates are picked: uniform, kmeans, kcenter or mof
@@ -63,7 +63,9 @@ class Environment:
             value = getattr(self, name)
             if isinstance(value, np.generic):  # from an array or a DataFrame: take the number
                 object.__setattr__(self, name, value.item())
-        preset = presets.preset(self.dataset, self.setting)
+        preset = self.preset
+        if data.is_path(self.dataset) and None in (self.n_tasks, self.scenario, self.network):
+            preset = presets.fitted(preset, data.load(self.dataset), self.n_tasks)
         for name in ("memory_size", "scenario", "n_tasks", "network", "hidden", "epochs"):
             self._default(name, getattr(preset, name))
         for name in ("batch_size", "lr", "first_epochs"):
@@ -168,7 +170,8 @@ class Environment:
     def classes_per_task(self) -> int:
         """Classes of one task, found without cutting the data: policies plan before training."""
         n_classes = (self.recorded_facts or self.load()).n_classes
-        return n_classes if self.preset.permuted else n_classes // (self.n_tasks or 1)
+        whole = self.preset.permuted or data.is_folder(self.dataset)
+        return n_classes if whole else n_classes // (self.n_tasks or 1)
 
     @property
     def samples_kept_per_task(self) -> int:
