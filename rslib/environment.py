@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -25,6 +26,19 @@ from rslib.scenario import KINDS, Scenario, make_scenario
 from rslib.store.rows import Facts, shipped_facts
 
 PROTOCOL = {"mlp": 1, "convnet": 2, "resnet": 2}  # 2: channels last in memory
+
+
+def device() -> torch.device:
+    """Where networks train: `$RSLIB_DEVICE`, by default the CPU; raises where torch cannot use it."""
+    name = os.environ.get("RSLIB_DEVICE") or "cpu"
+    kind, _, number = name.partition(":")
+    found = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.mps.is_available())}
+    if not found.get(kind) or (number and not (number.isdigit() and int(number) < found[kind])):
+        usable = ", ".join(known for known, n in found.items() if n)
+        raise ValueError(
+            f"RSLIB_DEVICE is {name!r}, which this torch does not find. It finds: {usable}"
+        )
+    return torch.device(name)
 
 
 @dataclass(frozen=True)
@@ -219,6 +233,8 @@ class Environment:
             "batch_size": self.batch_size,
             "lr": self.lr,
         }
+        if (kind := device().type) != "cpu":  # other arithmetic, other bits
+            ingredients["device"] = kind
         text = json.dumps(ingredients, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 

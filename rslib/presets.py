@@ -107,10 +107,10 @@ CUSTOM = Preset("", epochs=10, batch_size=64)  # a user's own .npz
 def fitted(found: Preset, dataset: Dataset, n_tasks: int | None = None) -> Preset:
     """The settings for a user's data, which follow from its classes, its files and its images.
 
-    Of 3 to 7 tasks with two classes or more each, the number that leaves out the fewest classes (12 make 4
-    tasks of 3), and of those the nearest to five; a folder has a domain task per file. RGB images get
-    the ConvNet, as in the paper (its MLP learns grey images). Memory sizes are 1, 3, 5, 10 and 25
-    samples per class of every past task, as the paper's are.
+    The number of tasks (3 to 7, of two classes or more) is the one that leaves out the fewest
+    classes, then the nearest to five: 12 classes make 4 tasks of 3. A folder has a domain task per
+    file. RGB images get the ConvNet, as in the paper, whose MLP learns grey images. Memory sizes are
+    1, 3, 5, 10 and 25 samples per class of every past task, as the paper's are.
     """
     n_classes, n_files = dataset.n_classes, len(dataset.task_sizes)
     most = max(1, min(7, n_classes // 2))

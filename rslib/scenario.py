@@ -1,8 +1,9 @@
 """Scenarios: a dataset as a sequence of tasks, in tensors ready for training.
 
 Split tasks cut the classes into groups, permuted tasks permute the pixels of all classes, and a folder
-has a task in every file. In Task-IL every task has its own head; in Domain-IL all share one; in Class-IL one head over the classes seen so
-far. 15 % of each task's training data is held out for validation, seeded by the run seed.
+has a task in every file. In Task-IL every task has its own head; in Domain-IL all share one; in Class-IL
+one head is over the classes seen so far. 15 % of each task's training data is held out for validation,
+seeded by the run seed.
 """
 
 from __future__ import annotations
@@ -197,7 +198,7 @@ def _permuted_tasks(dataset: Dataset, n_tasks: int, seed: int, max_train: int | 
     for number in range(1, n_tasks + 1):
         n_pixels = whole.x[0].numel()
         order = rng(seed, "pixels", number).permutation(n_pixels)
-        pixels = torch.arange(n_pixels) if number == 1 else torch.from_numpy(order)
+        pixels = torch.arange(n_pixels, device="cpu") if number == 1 else torch.from_numpy(order)
         train, val = _hold_out(_permute(whole, pixels), seed, number)
         classes = tuple(range(dataset.n_classes))
         tasks.append(Task(number, classes, 0, train, val, _permute(test, pixels)))
