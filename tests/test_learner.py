@@ -430,7 +430,7 @@ def test_a_device_that_torch_does_not_find_is_refused(monkeypatch, name):
 
 
 def test_the_device_enters_the_key_only_where_it_is_not_the_cpu(monkeypatch):
-    """Broken: rows of a GPU, which rounds otherwise, are mixed with the CPU's, or shipped rows are lost."""
+    """Broken: rows of a GPU, which rounds otherwise, mix with the CPU's, or shipped rows are lost."""
     plain = small().key
     monkeypatch.setenv("RSLIB_DEVICE", "cpu")
     assert small().key == plain

@@ -133,7 +133,12 @@ def is_path(name_or_path: str | Path) -> bool:
     text = os.fspath(name_or_path)
     if text.lower().endswith(".npz") or isinstance(name_or_path, Path) or os.sep in text:
         return True
-    return _spelt(text) not in names() and os.path.isdir(text)
+    return not is_name(text) and os.path.isdir(text)
+
+
+def is_name(text: str) -> bool:
+    """Whether `load` knows this name, in any spelling."""
+    return _spelt(text) in names()
 
 
 def is_folder(name_or_path: str | Path) -> bool:

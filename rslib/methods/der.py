@@ -34,7 +34,8 @@ class DER(Method):
             raise ValueError(f"alpha must not be negative, got {alpha!r}")
         self.alpha = alpha
         self.stored: list[Tensor] = []  # per task: (pool, classes then) logits by pool position
-        self.target = self.known = torch.zeros(0, 0, device="cpu")  # (M, classes now) for the memory's rows
+        # (M, classes now) for the memory's rows, made when a task begins
+        self.target = self.known = torch.zeros(0, 0, device="cpu")
 
     def begin(self, learner: Learner, memory: Memory) -> None:
         super().begin(learner, memory)

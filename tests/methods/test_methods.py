@@ -76,7 +76,9 @@ def test_der_loss_on_hand_made_logits(beta, kind):
     now_width = 6 if kind == "class" else 2
     now = torch.randn(5, now_width, generator=draws)
     scenario = SimpleNamespace(kind=kind, head_size=2 if kind == "task" else 10, classes_per_task=2)
-    learner = SimpleNamespace(device="cpu", scenario=scenario, n_learned=3, logits=lambda x, head: now)
+    learner = SimpleNamespace(
+        device="cpu", scenario=scenario, n_learned=3, logits=lambda x, head: now
+    )
     task, position = [0, 0, 0, 1, 1], [0, 1, 2, 0, 1]
     method.begin(learner, memory_of(task, position))
     chosen = torch.tensor([4, 0, 2])  # M larger than the batch: three of the five are in it

@@ -77,13 +77,15 @@ def single_task_replay() -> dict[int, np.ndarray]:
 
 def dataset_key(name: str) -> str:
     """Spell a dataset's name as the CSV files do: "Permuted-MNIST" is "permutedmnist"."""
+    if "/" in str(name):  # a user's, even where the folder is called mnist
+        return str(name)
     key = "".join(c for c in str(name).lower() if c.isalnum())
     return key.removeprefix("split")
 
 
 def dataset_name(name: str) -> str:
     """Spell a dataset's name as printed; a dataset that the paper does not have keeps its own."""
-    return DATASETS.get(dataset_key(name), str(name))
+    return DATASETS.get(dataset_key(name)) or presets.preset(str(name)).title
 
 
 def counterpart(
