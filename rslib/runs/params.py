@@ -263,7 +263,7 @@ def check(namespace: Mapping[str, Any], notebook: str, extra: Mapping[str, Any] 
     for name in set(KNOWN) & set(mine):
         value = namespace.get(name)
         if isinstance(value, types.ModuleType):  # `from rslib import policies` hides what was given
-            value = injected.get(name)
+            value = parse_value(injected.get(name))
         given[name] = parse_value(value)
     profile_name = _one_of("profile", given["profile"] or "quick", tuple(PROFILES))
     profile = PROFILES[profile_name]
@@ -316,15 +316,16 @@ def _try_choices(p: Parameters) -> None:
     from rslib.policies import Policy
     from rslib.search import SEARCHES
 
+    hint = ""
     try:
         for selection in p.selections or ("uniform",):
             p.environment(p.seeds[0], selection=selection).class_sizes()
+        hint = ". Register a policy of your own in a cell above this check"
         for policy in p.policies:
             if policy not in SEARCHES:
                 Policy.load(policy)
     except ValueError as error:
-        hint = "Register your own policies, selections and networks in a cell above this check"
-        raise ParameterError(f"{error}. {hint}") from None
+        raise ParameterError(f"{error}{hint}") from None
 
 
 def _claim_figures(p: Parameters) -> None:
