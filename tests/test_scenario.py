@@ -327,7 +327,7 @@ def test_real_digits_become_the_papers_five_tasks():
 # -- users' data: floats and folders -----------------------------------------------------------------
 
 
-def own(x, y, scale="features", task_sizes=()):
+def own(x, y, scale: str | None = "features", task_sizes=()):
     """A user's dataset whose test set is its training set."""
     classes = tuple(map(str, range(y.max() + 1)))
     return Dataset("own", x, y, x, y, classes, str(x.sum()), "", None, scale, task_sizes)
@@ -393,4 +393,4 @@ def test_a_folder_has_a_domain_task_per_file():
         (dict(class_order_seed=1), "class_order_seed=0"),
     ):
         with pytest.raises(ScenarioError, match=message):
-            make_scenario(weeks, **dict(kind="domain", n_tasks=3) | wrong)
+            make_scenario(weeks, **({"kind": "domain", "n_tasks": 3} | wrong))

@@ -209,8 +209,9 @@ def _read_embedded(name: str) -> Dataset:
 # Keyed by the files' modification times too, so that a changed file is read, and verified, again.
 @functools.lru_cache(maxsize=6)
 def _read_npz(path: Path, stamp: tuple[tuple[int, int], ...]) -> Dataset:
-    arrays, class_names, provenance, *cut = npz.read(path)
-    return _make(path.name.removesuffix(".npz"), arrays, class_names, provenance, None, *cut)
+    arrays, class_names, provenance, scale, task_sizes = npz.read(path)
+    name = path.name.removesuffix(".npz")
+    return _make(name, arrays, class_names, provenance, None, scale, task_sizes)
 
 
 @functools.lru_cache(maxsize=6)
