@@ -18,7 +18,7 @@ SEEDS ?= 0-9
 ROWS ?= 6
 
 .DEFAULT_GOAL := help
-.PHONY: help paper-figures report test test-all lint bench lab data environments verify reproducibility pictures house searches clean
+.PHONY: help paper-figures report test test-all lint bench lab data environments verify reproducibility ship house searches clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-16s %s\n", $$1, $$2}'
@@ -70,9 +70,8 @@ verify: .venv/.installed ## train random rows of results/ again and compare: ROW
 reproducibility: .venv/.installed ## write REPRODUCIBILITY.md from the stored rows
 	$(PY) -m tools.reproducibility
 
-pictures: .venv/.installed ## the figures of the shipped results into docs/results: DATASETS="mnist"
-	$(PY) -m tools.paper_figures --profile paper --datasets "$(or $(DATASETS),mnist)" --out-dir build --executed build/executed
-	for d in $(or $(DATASETS),mnist) paper; do mkdir -p docs/results/$$d && cp build/figures/$$d/*.png docs/results/$$d/; done
+ship: .venv/.installed ## rewrite what follows from results/: figures, tables, executed notebooks, REPRODUCIBILITY.md, facts
+	$(PY) -m tools.ship
 
 searches: .venv/.installed ## searches at equal cost on environments of their own, into results/searches
 	$(PY) -m tools.searches

@@ -24,12 +24,13 @@ from typing import Any
 import numpy as np
 
 from rslib import files, schedule
+from rslib.errors import UserError
 from rslib.tree import Node, NotTrained, ScheduleTree
 
 MAX_NODES = 5_000_000  # a tree of 7 tasks would have 61 million rows per environment
 
 
-class TableError(ValueError):
+class TableError(UserError, ValueError):
     """A table that is damaged; the message names the row."""
 
 

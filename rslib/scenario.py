@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from rslib.data import Dataset
+from rslib.errors import UserError
 from rslib.seeding import rng
 
 KINDS = ("task", "domain", "class")
 VALIDATION_SHARE = 0.15
 
 
-class ScenarioError(ValueError):
+class ScenarioError(UserError, ValueError):
     """A dataset cannot be cut into the requested tasks."""
 
 

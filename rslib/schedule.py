@@ -23,12 +23,14 @@ from numbers import Real
 
 import numpy as np
 
+from rslib.errors import UserError
+
 Composition = tuple[int, ...]  # samples per seen task
 Path = tuple[Composition, ...]  # compositions for the tasks 2, 3, ...: a node of the schedule tree
 Proportions = tuple[Fraction, ...]  # shares per seen task, exact so that ties are ties
 
 
-class ScheduleError(ValueError):
+class ScheduleError(UserError, ValueError):
     """A composition or schedule that is not valid."""
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from rslib import metrics
 from rslib.environment import Environment
+from rslib.errors import UserError
 from rslib.learner import Learner
 from rslib.schedule import (
     UNTRAINED,
@@ -99,7 +100,7 @@ def _way_to(path: Path) -> list[str]:
     return [UNTRAINED] + [path_text(path[:i]) for i in range(len(path) + 1)]
 
 
-class NotTrained(LookupError):
+class NotTrained(UserError, LookupError):
     """A node that is not known, in a tree that may only look up."""
 
 

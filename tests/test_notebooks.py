@@ -14,7 +14,7 @@ import seaborn as sns
 
 from rslib.runs import params
 from rslib.show import style, verdicts
-from tools import paper_figures, report
+from tools import paper_figures
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("[0-9]*.ipynb"))  # start.ipynb has rules and tests of its own
@@ -204,19 +204,10 @@ def test_make_paper_figures_reports_the_one_that_fails(tmp_path, monkeypatch, ca
     said = capsys.readouterr()
     assert code == 1 and "FAILED: 00_broken" in said.err and "on purpose" in said.out
     assert "01_single_task_replay: 0 min" in said.out and "single_task_replay.pdf" in said.out
+    executed = tmp_path / "executed" / "default"
+    assert not (executed / "00_broken.ipynb").exists()
+    assert (executed / "00_broken.failed.ipynb").exists()
     page = (tmp_path / "executed" / "index.html").read_text()
     assert "default/01_single_task_replay.html" in page and "data:image/png" in page
     body = (tmp_path / "executed" / "default" / "01_single_task_replay.html").read_text()
     assert "https://cdnjs" not in body and 'src="http' not in body
-
-
-def test_report_drops_widget_views_so_that_the_figure_is_seen(tmp_path):
-    """Broken: offline, an exported notebook shows an empty widget instead of its picture."""
-    node = nbformat.v4.new_notebook()
-    cell = nbformat.v4.new_code_cell("w")
-    data = {report.WIDGET: {"model_id": "x"}, "text/html": "<b>the fallback</b>"}
-    cell.outputs = [nbformat.v4.new_output("display_data", data=data)]
-    node.cells = [cell]
-    nbformat.write(node, tmp_path / "w.ipynb")
-    body = report.write_html(tmp_path / "w.ipynb").read_text()
-    assert "the fallback" in body and "model_id" not in body

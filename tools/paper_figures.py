@@ -23,7 +23,7 @@ import papermill
 
 from rslib.files import REPOSITORY
 from rslib.runs import params
-from tools.report import write_html, write_index
+from tools import report
 
 # Skipped where only stored results are drawn: 00 shows no result of the paper, 07 trains schedule
 # trees of its own for hours.
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
                 passed = False
             if not passed:
                 failed.append(title)
-    index = write_index(Path(options.executed), Path(options.out_dir))
+    index = report.build(Path(options.executed))
     print(f"total {_clock(time.perf_counter() - start)}; report: {index}")
     if failed:
         print("FAILED: " + ", ".join(failed), file=sys.stderr)
@@ -142,12 +142,13 @@ def _run(
     """Execute one notebook, print what it wrote, and return whether it went through."""
     out = Path(options.executed) / (Path(dataset).stem or "default") / notebook.name
     out.parent.mkdir(parents=True, exist_ok=True)
+    running = out.with_suffix(".failed.ipynb")  # its name until it has gone through
     print(f"{title} ...", flush=True)
     start, error = time.time(), ""
     try:
         papermill.execute_notebook(
             notebook,
-            out,
+            running,
             parameters,
             cwd=str(notebook.parent),
             progress_bar=sys.stderr.isatty(),
@@ -158,8 +159,8 @@ def _run(
         error = f"{caught.ename}: {caught.evalue}"
     except RuntimeError as caught:  # the kernel was killed, or had not enough memory
         error = f"{caught}. Run again: finished trainings are kept"
-    if out.exists():
-        write_html(out)
+    if not error:
+        os.replace(running, out)
     artefacts = [
         f for kind in ("figures", "tables") for f in Path(options.out_dir, kind).glob("*/*")
     ]

@@ -20,10 +20,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rslib.errors import UserError
+
 MAX_BYTES = 1 << 28  # no file of any dataset below, packed or unpacked, is larger than 256 MiB
 
 
-class DataError(ValueError):
+class DataError(UserError, ValueError):
     """The data is missing, refused or unusable; the message says what to do."""
 
 

@@ -19,13 +19,14 @@ import torch
 
 from rslib import files, schedule
 from rslib.complete_tree import CompleteTree
+from rslib.errors import UserError
 from rslib.policies import Policy, matrix
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class TooManyTasks(ValueError):
+class TooManyTasks(UserError, ValueError):
     """More tasks were seen than the policy was trained for."""
 
 

@@ -28,6 +28,7 @@ from tqdm.auto import tqdm
 
 from rslib import data, search
 from rslib.environment import Environment
+from rslib.errors import Interrupted, UserError
 from rslib.learner import Learner
 from rslib.memory import fill
 from rslib.runs.workers import executor_for, finished, stop_workers
@@ -50,7 +51,7 @@ class Cell:
         return f"{self.label or self.policy}{rollouts} on {self.environment}"
 
 
-class GridError(RuntimeError):
+class GridError(UserError, RuntimeError):
     """Some cells failed; `.rows` has the others."""
 
     def __init__(self, failed: list[tuple[Cell, str]], rows: pd.DataFrame):
@@ -175,7 +176,9 @@ def run(
                 job.cancel()
             if executor is None:
                 stop_workers(pool)
-            print(f"interrupted: {len(rows)} of {len(cells)} cells are done and kept")
+            raise Interrupted(
+                f"{len(rows)} of {len(cells)} cells are done and kept. Run this again to go on"
+            ) from None
     for i in order:
         results.forget(cells[i].environment)
     frame = pd.DataFrame([rows[i] for i in sorted(rows)])

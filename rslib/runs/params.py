@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rslib import data, presets
+from rslib.errors import UserError
 from rslib.files import REPOSITORY, artefact, in_checkout, write_atomically
 from rslib.store.rows import Facts, shipped_facts
 
@@ -41,7 +42,7 @@ def dataset_facts(name_or_path: str) -> data.Dataset | Facts:
     return shipped_facts(data.canonical(name_or_path)) or data.load(name_or_path)
 
 
-class ParameterError(ValueError):
+class ParameterError(UserError, ValueError):
     """A notebook parameter that is not valid."""
 
 

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from tqdm.auto import tqdm
@@ -63,7 +64,7 @@ class executor_for:
             return _as_executor(self.made)
         elif self.n_jobs > 1 and self.n_cells > 1:
             n = min(self.n_jobs, self.n_cells)
-            self.made = _processes(n)
+            self.made = Processes(n)
         else:
             self.made = Serial()
         return self.made
@@ -82,8 +83,8 @@ def _as_executor(given: Any) -> Any:
 
 def stop_workers(pool: Any) -> None:
     """End our own processes in the middle of their cells: the store keeps every finished node."""
-    for process in dict(getattr(pool, "_processes", None) or {}).values():
-        process.terminate()
+    if isinstance(pool, Processes):
+        pool.stop()
 
 
 def in_processes(work: Callable, jobs: Sequence[tuple], workers: int, title: str) -> list:
@@ -93,16 +94,54 @@ def in_processes(work: Callable, jobs: Sequence[tuple], workers: int, title: str
     with tqdm(total=len(jobs), desc=title) as bar:
         if workers <= 1 or len(jobs) <= 1:
             return [(work(*job), bar.update())[0] for job in jobs]
-        with _processes(workers) as pool:
+        with Processes(workers) as pool:
             futures = [pool.submit(work, *job) for job in jobs]
             for future in futures:
                 future.add_done_callback(lambda _: bar.update())
             return [future.result() for future in futures]
 
 
-def _processes(n: int) -> cf.ProcessPoolExecutor:
-    pin_cpu_capability()  # new processes import torch anew, whatever this one has done
-    return cf.ProcessPoolExecutor(n, _SPAWN, start_worker)
+class Processes(cf.ThreadPoolExecutor):
+    """Threads with a worker process each: a process that dies takes only its own job along.
+
+    (A ProcessPoolExecutor of several gives up all its jobs when one process dies.) The job is tried
+    once more, in a new process.
+    """
+
+    def __init__(self, n: int):
+        super().__init__(n)
+        self._mine = threading.local()
+        self._all: list[cf.ProcessPoolExecutor] = []
+        self._stopped = False
+
+    def submit(self, fn, /, *args, **kwargs):
+        return super().submit(self._do, functools.partial(fn, *args, **kwargs))
+
+    def _do(self, work: Callable) -> Any:
+        for _ in range(2):
+            if not hasattr(self._mine, "process"):
+                pin_cpu_capability()  # a new process imports torch anew, whatever this one has done
+                self._mine.process = cf.ProcessPoolExecutor(1, _SPAWN, start_worker)
+                self._all.append(self._mine.process)
+            try:
+                return self._mine.process.submit(work).result()
+            except BrokenProcessPool:
+                del self._mine.process
+                if self._stopped:
+                    raise
+        raise RuntimeError("its worker process was ended twice, most often for lack of memory")
+
+    def stop(self) -> None:
+        """End the processes in the middle of their jobs."""
+        self._stopped = True
+        for pool in self._all:
+            for process in dict(pool._processes or {}).values():
+                process.terminate()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        for pool in self._all:
+            pool.shutdown(wait)
 
 
 def start_worker() -> None:

@@ -24,12 +24,13 @@ from typing import Any
 import numpy as np
 
 from rslib import files
+from rslib.errors import UserError
 from rslib.schedule import UNTRAINED
 
 SCHEMA = 1
 
 
-class ResultsError(ValueError):
+class ResultsError(UserError, ValueError):
     """A results file that is not what was written, or that is newer than this program."""
 
 

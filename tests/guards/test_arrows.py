@@ -33,6 +33,7 @@ MAY_IMPORT["widgets"] = {*SPINE, "policies", "methods", "data", "store", "show"}
 MAY_IMPORT["store.__main__"] = MAY_IMPORT["store"] | {"environment"}
 MAY_IMPORT["__main__"] = {*SPINE, "data", "store", "policies"}
 MAY_IMPORT["__init__"] = {*SPINE, "data", "store"}
+MAY_IMPORT = {name: needs | {"errors"} for name, needs in MAY_IMPORT.items()} | {"errors": set()}
 
 
 def room(module: str) -> str:

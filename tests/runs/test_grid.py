@@ -11,12 +11,13 @@ import textwrap
 import numpy as np
 import pandas as pd
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 from small_environment import small
-from tree_workers import PROCESSES
+from tree_workers import PROCESSES, job_that_dies
 
 from rslib import environment as environment_module
 from rslib import search
-from rslib.runs import grid
+from rslib.runs import grid, workers
 from rslib.runs.grid import Cell, GridError, forecast, lookup
 from rslib.store import Store
 from rslib.tree import NotTrained, ScheduleTree
@@ -222,8 +223,9 @@ def test_a_diverged_cell_is_a_row_that_says_so(tmp_path):
     assert rows.acc.isna().tolist() == [True, True, False]
 
 
-def test_interrupting_keeps_what_is_done(tmp_path, monkeypatch, capsys):
-    """Ctrl-C in the third cell: two rows, and the nodes of the third as far as it got."""
+def test_interrupting_keeps_what_is_done(tmp_path, monkeypatch):
+    """Ctrl-C in the third cell keeps two rows, and the nodes of the third as far as it got; a notebook
+    stops, instead of drawing two of its four runs over a complete figure."""
     store, original, begun = Store(tmp_path, shipped=None), search.run, []
 
     def interrupted(tree, name, rollouts):
@@ -237,9 +239,9 @@ def test_interrupting_keeps_what_is_done(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(grid.search, "run", interrupted)
     cells = [Cell(small(seed=s), "ets") for s in (1, 2, 3, 4)]
-    rows = quiet(cells, store, n_jobs=1)
-    assert rows.seed.tolist() == [1, 2] and len(begun) == 3
-    assert "interrupted: 2 of 4 cells are done and kept" in capsys.readouterr().out
+    with pytest.raises(KeyboardInterrupt, match="2 of 4 cells are done and kept"):
+        quiet(cells, store, n_jobs=1)
+    assert lookup(cells, store).rows.seed.tolist() == [1, 2] and len(begun) == 3
     monkeypatch.setattr(grid.search, "run", original)
     whole = quiet(cells, store, n_jobs=1)
     assert whole.trained.tolist() == [0, 0, 3, 5]
@@ -278,8 +280,11 @@ SCRIPT = """
                         first_epochs=1, batch_size=64, lr=0.01)
         quick, endless = (Environment("digits", epochs=e, **settings) for e in (1, 10**6))
         store = Store(sys.argv[1], shipped=None)
-        rows = grid.run([Cell(quick, "ets"), Cell(endless, "ets")], 2, store=store).rows
-        print("kept", rows.policy.tolist(), rows.trained.tolist())
+        cells = [Cell(quick, "ets"), Cell(endless, "ets")]
+        try:
+            grid.run(cells, 2, store=store)
+        except KeyboardInterrupt as stopped:
+            print(stopped, "kept", grid.lookup(cells, store).rows.policy.tolist())
 """
 
 
@@ -310,5 +315,21 @@ def test_interrupting_processes_does_not_wait_for_them(tmp_path):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)  # its own session: only what this test began
     assert process.returncode == 0, errors
-    assert "interrupted: 1 of 2 cells are done and kept" in out
-    assert "kept ['ets'] [5]" in out
+    assert "1 of 2 cells are done and kept" in out and "kept ['ets']" in out
+
+
+def test_a_worker_that_dies_costs_only_its_own_job(tmp_path):
+    """Broken: one process that runs out of memory loses the eleven jobs beside and behind it."""
+    with workers.Processes(2) as pool:
+        jobs = {name: pool.submit(job_that_dies, name, tmp_path) for name in "abcdef"}
+        assert [jobs[name].result(120) for name in "acdef"] == list("acdef")  # a died once
+        with pytest.raises(RuntimeError, match="ended twice"):
+            jobs["b"].result(120)
+
+
+def test_errors_a_user_can_cause_are_short_in_a_notebook(capsys):
+    """Broken: a misspelt dataset fills the screen with sixty lines of our code."""
+    InteractiveShell().run_cell("from rslib import data; data.load('mnits')")
+    shown = capsys.readouterr().out.strip().splitlines()
+    assert shown[0].startswith("DataError: 'mnits' is no known dataset. Did you mean 'mnist'?")
+    assert len(shown) == 1
