@@ -20,12 +20,17 @@ import numpy as np
 import torch
 
 from rslib import data, presets
+from rslib.errors import UserError
 from rslib.memory import OVER_ALL_CLASSES, SELECTIONS
 from rslib.methods import METHODS
 from rslib.scenario import KINDS, Scenario, make_scenario
 from rslib.store.rows import Facts, shipped_facts
 
 PROTOCOL = {"mlp": 1, "convnet": 2, "resnet": 2}  # 2: channels last in memory
+
+
+class DeviceError(UserError, ValueError):
+    """`$RSLIB_DEVICE` names a device that torch cannot use."""
 
 
 def device() -> torch.device:
@@ -35,7 +40,7 @@ def device() -> torch.device:
     found = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.mps.is_available())}
     if not found.get(kind) or (number and not (number.isdigit() and int(number) < found[kind])):
         usable = ", ".join(known for known, n in found.items() if n)
-        raise ValueError(
+        raise DeviceError(
             f"RSLIB_DEVICE is {name!r}, which this torch does not find. It finds: {usable}"
         )
     return torch.device(name)
