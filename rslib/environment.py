@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 
 from rslib import data, presets
+from rslib.errors import UserError
 from rslib.memory import OVER_ALL_CLASSES, SELECTIONS
 from rslib.methods import METHODS
 from rslib.models import NETWORKS
@@ -26,6 +28,23 @@ from rslib.scenario import KINDS, Scenario, make_scenario
 from rslib.store.rows import Facts, shipped_facts
 
 PROTOCOL = {"mlp": 1, "convnet": 2, "resnet": 2}  # 2: channels last in memory; others have 1
+
+
+class DeviceError(UserError, ValueError):
+    """`$RSLIB_DEVICE` names a device that torch cannot use."""
+
+
+def device() -> torch.device:
+    """Where networks train: `$RSLIB_DEVICE`, by default the CPU; raises where torch cannot use it."""
+    name = os.environ.get("RSLIB_DEVICE") or "cpu"
+    kind, _, number = name.partition(":")
+    found = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.mps.is_available())}
+    if not found.get(kind) or (number and not (number.isdigit() and int(number) < found[kind])):
+        usable = ", ".join(known for known, n in found.items() if n)
+        raise DeviceError(
+            f"RSLIB_DEVICE is {name!r}, which this torch does not find. It finds: {usable}"
+        )
+    return torch.device(name)
 
 
 @dataclass(frozen=True)
@@ -40,7 +59,7 @@ class Environment:
     What is None takes the paper's value for the dataset (`presets.preset(dataset, setting)`).
     """
 
-    dataset: str = "digits"  # a name from rslib.data, or a path to an .npz
+    dataset: str = "digits"  # a name from rslib.data, a path to an .npz or to a folder of them
     seed: int = 1  # of the validation split, the weights, the batches and the pools
     memory_size: int | None = None  # M, the samples replayed at every task
     selection: str = "uniform"  # how candidates are picked, a name from rslib.memory
@@ -64,7 +83,9 @@ class Environment:
             value = getattr(self, name)
             if isinstance(value, np.generic):  # from an array or a DataFrame: take the number
                 object.__setattr__(self, name, value.item())
-        preset = presets.preset(self.dataset, self.setting)
+        preset = self.preset
+        if data.is_path(self.dataset) and None in (self.n_tasks, self.scenario, self.network):
+            preset = presets.fitted(preset, data.load(self.dataset), self.n_tasks)
         for name in ("memory_size", "scenario", "n_tasks", "network", "hidden", "epochs"):
             self._default(name, getattr(preset, name))
         for name in ("batch_size", "lr", "first_epochs"):
@@ -169,7 +190,8 @@ class Environment:
     def classes_per_task(self) -> int:
         """Classes of one task, found without cutting the data: policies plan before training."""
         n_classes = (self.recorded_facts or self.load()).n_classes
-        return n_classes if self.preset.permuted else n_classes // (self.n_tasks or 1)
+        whole = self.preset.permuted or data.is_folder(self.dataset)
+        return n_classes if whole else n_classes // (self.n_tasks or 1)
 
     @property
     def samples_kept_per_task(self) -> int:
@@ -225,6 +247,8 @@ class Environment:
             "batch_size": self.batch_size,
             "lr": self.lr,
         }
+        if (kind := device().type) != "cpu":  # other arithmetic, other bits
+            ingredients["device"] = kind
         text = json.dumps(ingredients, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 

@@ -69,9 +69,10 @@ def data_roots() -> list[Path]:
 def artefact(out_dir: str | Path, kind: str, dataset: str, name: str) -> Path:
     """`<out_dir>/<kind>/<dataset>/<name>`, in characters that TeX takes: where a figure or table goes.
 
-    A dataset may be the path of an .npz; its stem then names the folder.
+    A dataset may be the path of an .npz or of a folder; its name then names the folder.
     """
-    folder, file = (re.sub(r"[^A-Za-z0-9._+-]+", "-", s) for s in (Path(dataset).stem, name))
+    own = Path(dataset).name.removesuffix(".npz")
+    folder, file = (re.sub(r"[^A-Za-z0-9._+-]+", "-", s) for s in (own, name))
     if not folder.strip(".-") or not Path(file).stem.strip(".-"):
         raise ValueError(f"dataset and name must name a file, got {dataset!r} and {name!r}")
     return Path(out_dir) / kind / folder / file

@@ -2,7 +2,9 @@
 
 Everything random is derived from (seed, purpose, task, epoch), so `learn` is a pure function of the
 state before it and the memory composition; `snapshot` and `restore` hold that whole state. One torch
-thread per process: more are slower here and change the bits.
+thread per process: more are slower here and change the bits. The network, its batches and evaluation
+are on `environment.device()`; data, pools, random draws and snapshots stay on the CPU, and no tensor
+is made on torch's default device.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rslib import models
-from rslib.environment import Environment
+from rslib.environment import Environment, device
 from rslib.memory import Memory, fill, make_pool
 from rslib.methods import METHODS, Batch
 from rslib.scenario import Samples, as_inputs
-from rslib.seeding import derived_seed, torch_rng
+from rslib.seeding import derived_seed, permutation, torch_rng
 
 EVALUATION_ROWS = 2048  # bounds memory; accuracies do not depend on it
 
@@ -37,7 +39,7 @@ class Learner:
         keep_freed_memory()
         torch.set_num_threads(1)
         torch.set_flush_denormal(True)  # weights near zero would slow products down twentyfold
-        self.environment = environment
+        self.environment, self.device = environment, device()
         self.scenario = environment.tasks()
         self._pool_cache: dict[int, Tensor] = {}
         # Called before every step; may raise to stop.
@@ -48,14 +50,16 @@ class Learner:
         """Go back to the untrained network."""
         environment, scenario = self.environment, self.scenario
         assert environment.network and environment.hidden and environment.lr
-        self.net = models.build(
-            environment.network,
-            scenario.input_shape,
-            scenario.n_heads,
-            scenario.head_size,
-            torch_rng(environment.seed, "weights"),
-            environment.hidden,
-        )
+        with torch.device("cpu"):  # drawn here, so that every device starts with the same weights
+            net = models.build(
+                environment.network,
+                scenario.input_shape,
+                scenario.n_heads,
+                scenario.head_size,
+                torch_rng(environment.seed, "weights"),
+                environment.hidden,
+            )
+        self.net = net.to(self.device)
         self.method = METHODS[environment.method](**environment.arguments)
         lr = self.method.lr or environment.lr
         parameters = self.net.parameters()
@@ -85,7 +89,7 @@ class Learner:
             torch.manual_seed(derived_seed(self.environment.seed, "own draws", number))
             memory = fill(
                 self.scenario.tasks, self.pools, counts, self.environment.samples_kept_per_task
-            )
+            ).to(self.device)
             self.net.train()
             self.method.begin(self, memory)
             for batch in self.batches(number, memory):
@@ -113,16 +117,16 @@ class Learner:
             epochs = environment.first_epochs or epochs
         x, y, head = self._training_data(number)
         m = min(len(memory), size)
-        X = torch.empty((m + size, *x.shape[1:]))
-        Y, H = (torch.empty(m + size, dtype=torch.long) for _ in range(2))
+        X = torch.empty((m + size, *x.shape[1:]), device=self.device)
+        Y, H = (torch.empty(m + size, dtype=torch.long, device=self.device) for _ in range(2))
         X[:m], Y[:m], H[:m] = memory.x[:m], memory.y[:m], memory.head[:m]
         for epoch in range(epochs):
-            order = torch.randperm(len(y), generator=torch_rng(seed, "batches", number, epoch))
+            order = permutation(len(y), torch_rng(seed, "batches", number, epoch)).to(self.device)
             draws = torch_rng(seed, "replay", number, epoch)
             for current in order.split(size):
                 chosen = None
                 if len(memory) > m:
-                    chosen = torch.randperm(len(memory), generator=draws)[:m]
+                    chosen = permutation(len(memory), draws)[:m].to(self.device)
                     X[:m], Y[:m] = memory.x[chosen], memory.y[chosen]
                     H[:m] = memory.head[chosen]
                 n = m + len(current)
@@ -138,7 +142,7 @@ class Learner:
         x = as_inputs(torch.cat([task.train.x for task in tasks]))
         y = torch.cat([task.train.y for task in tasks])
         head = torch.cat([torch.full_like(task.train.y, task.head) for task in tasks])
-        return x, y, head
+        return x.to(self.device), y.to(self.device), head.to(self.device)
 
     def _pool(self, number: int) -> Tensor:
         """Choose the candidates of the task just learned, and keep those that no schedule moves."""
@@ -185,16 +189,18 @@ class Learner:
 
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
+        """The features of inputs, for selections; both on the CPU."""
         self.net.eval()
-        return torch.cat([self.net.features(rows) for rows in x.split(EVALUATION_ROWS)])
+        parts = x.split(EVALUATION_ROWS)
+        return torch.cat([self.net.features(rows.to(self.device)).cpu() for rows in parts])
 
     @torch.no_grad()
     def losses(self, x: Tensor, y: Tensor, head: int) -> Tensor:
         """The cross-entropy on every sample of one head, for selections."""
         self.net.eval()
-        device, found = self.net.output.weight.device, []
+        found = []
         for rows, labels in zip(x.split(EVALUATION_ROWS), y.split(EVALUATION_ROWS), strict=True):
-            rows, labels = rows.to(device), labels.to(device)
+            rows, labels = rows.to(self.device), labels.to(self.device)
             logits = self.logits(rows, torch.full_like(labels, head))
             found.append(F.cross_entropy(logits, labels, reduction="none").cpu())
         return torch.cat(found)
@@ -219,9 +225,9 @@ class Learner:
         right = 0
         for start in range(0, len(samples), EVALUATION_ROWS):
             rows = slice(start, start + EVALUATION_ROWS)
-            heads = torch.full_like(samples.y[rows], head)
-            guesses = self.logits(samples.inputs(rows), heads).argmax(dim=1)
-            right += int((guesses == samples.y[rows]).sum())
+            y = samples.y[rows].to(self.device)
+            x, heads = samples.inputs(rows).to(self.device), torch.full_like(y, head)
+            right += int((self.logits(x, heads).argmax(dim=1) == y).sum())
         return right / len(samples)
 
     # -- snapshots ---------------------------------------------------------------------------------
@@ -229,7 +235,7 @@ class Learner:
     def snapshot(self) -> dict[str, Any]:
         """Copy all that the next task needs: weights, optimizer, pools, the method's state."""
         return {
-            "net": {name: t.clone() for name, t in self.net.state_dict().items()},
+            "net": {name: _copied(t) for name, t in self.net.state_dict().items()},
             "optimizer": _copied(self.optimizer.state_dict()),
             "pools": [pool.clone() for pool in self.pools],
             "method": _copied(self.method.state()),
@@ -242,7 +248,7 @@ class Learner:
         self.net.load_state_dict(state["net"])
         self.optimizer.load_state_dict(_copied(state["optimizer"]))
         self.pools = list(state["pools"])
-        self.method.load(_copied(state["method"]))
+        self.method.load(_copied(state["method"], self.device))
         self.n_learned, self.diverged = state["n_learned"], state["diverged"]
 
 
@@ -262,12 +268,12 @@ def keep_freed_memory() -> None:
     mallopt(-2, 64 * 2**20)  # M_TOP_PAD: grow it by 64 MB at a time
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: Any, device: torch.device | str = "cpu") -> Any:
     """A deep copy of nested dicts, lists and tensors (optimizers edit their state in place)."""
     if isinstance(value, Tensor):
-        return value.clone()
+        return value.to(device, copy=True)
     if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: _copied(item, device) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_copied(item) for item in value)
+        return type(value)(_copied(item, device) for item in value)
     return value

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -94,6 +94,10 @@ class Memory:
     def __len__(self) -> int:
         return len(self.y)
 
+    def to(self, device: torch.device) -> Memory:
+        """The same memory on another device."""
+        return Memory(*(getattr(self, f.name).to(device) for f in fields(self)))
+
 
 def make_pool(
     selection: str,
@@ -110,9 +114,9 @@ def make_pool(
     """
     select = SELECTIONS[selection]
     if size == 0:
-        return torch.zeros(0, dtype=torch.long)
+        return torch.zeros(0, dtype=torch.long, device="cpu")
     if selection in OVER_ALL_CLASSES:
-        labels, members = [-1], [torch.arange(len(task.train))]
+        labels, members = [-1], [torch.arange(len(task.train), device="cpu")]
     else:
         labels = task.train.y.unique().tolist()
         members = [torch.nonzero(task.train.y == label).flatten() for label in labels]
@@ -141,7 +145,7 @@ def fill(
     """
     x, y, head, number, position = [], [], [], [], []
     for i, n in enumerate(counts):
-        places = torch.arange(kept_per_task + n)
+        places = torch.arange(kept_per_task + n, device="cpu")
         chosen = pools[i][places]
         x.append(tasks[i].train.inputs(chosen))
         y.append(tasks[i].train.y[chosen])
@@ -149,7 +153,7 @@ def fill(
         number.append(torch.full_like(places, i))
         position.append(places)
     if not x:  # task 1: nothing to replay
-        empty = torch.zeros(0, dtype=torch.long)
+        empty = torch.zeros(0, dtype=torch.long, device="cpu")
         return Memory(tasks[0].train.inputs(slice(0, 0)), empty, empty, empty, empty)
     return Memory(*(torch.cat(parts) for parts in (x, y, head, number, position)))
 

@@ -23,12 +23,15 @@ from rslib.registry import Registry, RegistryError
 class Network(nn.Module):
     """A trunk with `n_heads` heads of `head_size` outputs each."""
 
+    columns: Tensor  # (n_heads, head_size) outputs of every head; moves with the network
+
     def __init__(self, trunk: nn.Module, n_features: int, n_heads: int, head_size: int):
         super().__init__()
         self.trunk = trunk
         self.output = nn.Linear(n_features, n_heads * head_size)
         self.n_heads, self.head_size = n_heads, head_size
-        self.columns = torch.arange(n_heads * head_size).view(n_heads, head_size)
+        columns = torch.arange(n_heads * head_size).view(n_heads, head_size)
+        self.register_buffer("columns", columns, persistent=False)
 
     def features(self, x: Tensor) -> Tensor:
         return self.trunk(x).flatten(1)  # (n, n_features)

@@ -9,7 +9,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rslib.data import Dataset
 
 
 @dataclass(frozen=True)
@@ -99,12 +104,27 @@ RL_CHANGES = {"fashionmnist": dict(epochs=10), "notmnist": dict(epochs=20)}
 CUSTOM = Preset("", epochs=10, batch_size=64)  # a user's own .npz
 
 
-def fitted(found: Preset, n_classes: int) -> Preset:
-    """The settings for a user's data: at most as many tasks as have two classes each, and memory
-    sizes that are 1, 3, 5, 10 and 25 samples per class of every past task, as the paper's are."""
-    n_tasks = min(found.n_tasks, n_classes // 2)
-    past = (n_tasks - 1) * (n_classes // n_tasks)
-    return replace(found, n_tasks=n_tasks, memory_sizes=tuple(past * n for n in (1, 3, 5, 10, 25)))
+def fitted(found: Preset, dataset: Dataset, n_tasks: int | None = None) -> Preset:
+    """The settings for a user's data, which follow from its classes, its files and its images.
+
+    The number of tasks (3 to 7, of two classes or more) is the one that leaves out the fewest
+    classes, then the nearest to five: 12 classes make 4 tasks of 3. A folder has a domain task per
+    file. RGB images get the ConvNet, as in the paper, whose MLP learns grey images. Memory sizes are
+    1, 3, 5, 10 and 25 samples per class of every past task, as the paper's are.
+    """
+    n_classes, n_files = dataset.n_classes, len(dataset.task_sizes)
+    most = max(1, min(7, n_classes // 2))
+    choices = range(min(3, most), most + 1)
+    n_tasks = n_tasks or n_files or min(choices, key=lambda n: (n_classes % n, abs(n - 5)))
+    past = (n_tasks - 1) * (n_classes if n_files else n_classes // n_tasks)
+    is_rgb = len(dataset.input_shape) == 3 and dataset.input_shape[0] == 3
+    return replace(
+        found,
+        n_tasks=n_tasks,
+        scenario="domain" if n_files else found.scenario,
+        network="convnet" if is_rgb else found.network,
+        memory_sizes=tuple(past * n for n in (1, 3, 5, 10, 25)),
+    )
 
 
 def preset(dataset: str, setting: str = "mcts") -> Preset:
@@ -112,8 +132,10 @@ def preset(dataset: str, setting: str = "mcts") -> Preset:
     if setting not in ("mcts", "rl"):
         raise ValueError(f"setting must be 'mcts' or 'rl', got {setting!r}")
     found = (PAPER | EMBEDDED).get(dataset)
-    if found is None:
-        return replace(CUSTOM, title=dataset)
+    if found is None:  # a user's: its name, not its path, is what captions and headers carry
+        return replace(
+            CUSTOM, title=os.path.basename(os.path.abspath(dataset)).removesuffix(".npz")
+        )
     return replace(found, **RL_CHANGES.get(dataset, {})) if setting == "rl" else found
 
 

@@ -1,13 +1,14 @@
 """Scenarios: a dataset as a sequence of tasks, in tensors ready for training.
 
-Split tasks cut the classes into groups, permuted tasks permute the pixels of all classes. In Task-IL
-every task has its own head; in Domain-IL all share one; in Class-IL one head over the classes seen so
-far. 15 % of each task's training data is held out for validation, seeded by the run seed.
+Split tasks cut the classes into groups, permuted tasks permute the pixels of all classes, and a folder
+has a task in every file. In Task-IL every task has its own head; in Domain-IL all share one; in Class-IL
+one head is over the classes seen so far. 15 % of each task's training data is held out for validation,
+seeded by the run seed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -64,7 +65,7 @@ class Scenario:
 
 
 def as_inputs(x: Tensor) -> Tensor:
-    """Network inputs in [0, 1]; no normalisation, no augmentation (protocol)."""
+    """Network inputs: uint8 in [0, 1], without normalisation or augmentation (protocol)."""
     return x.float().div_(255) if x.dtype == torch.uint8 else x
 
 
@@ -106,17 +107,21 @@ def make_scenario(
         raise ScenarioError(f"continual learning needs at least two tasks, got {n_tasks}")
     if permuted and kind != "domain":
         raise ScenarioError("permuted tasks share one head. Set scenario='domain'")
+    whole = permuted or bool(dataset.task_sizes)  # every task has all classes
+    if whole and class_order_seed:
+        raise ScenarioError(
+            "these tasks have no class order, since each has all classes. Set class_order_seed=0"
+        )
     if permuted:
-        if class_order_seed:
-            raise ScenarioError(
-                "permuted tasks have no class order: each has all classes. Set class_order_seed=0"
-            )
         tasks = _permuted_tasks(dataset, n_tasks, seed, max_train)
-        per_task = head_size = dataset.n_classes
+    elif dataset.task_sizes:
+        tasks = _file_tasks(dataset, kind, n_tasks, seed)
     else:
         tasks = _split_tasks(dataset, kind, n_tasks, seed, class_order_seed)
-        per_task = len(tasks[0].classes)
-        head_size = per_task * n_tasks if kind == "class" else per_task
+    if dataset.scale:
+        tasks = _scaled(tasks, dataset.scale)
+    per_task = len(tasks[0].classes)
+    head_size = per_task * n_tasks if kind == "class" else per_task
     n_heads = n_tasks if kind == "task" else 1
     return Scenario(kind, tuple(tasks), dataset.input_shape, n_heads, head_size, per_task)
 
@@ -138,6 +143,52 @@ def _split_tasks(
     return tasks
 
 
+def _file_tasks(dataset: Dataset, kind: str, n_tasks: int, seed: int) -> list[Task]:
+    """Take the first n_tasks files of a folder as tasks, which share one head."""
+    n_files = len(dataset.task_sizes)
+    if kind != "domain":
+        raise ScenarioError(
+            "the files of a folder are tasks that share one head. Set scenario='domain'"
+        )
+    if n_tasks > n_files:
+        raise ScenarioError(f"{dataset.name} has {n_files} files, which give no {n_tasks} tasks")
+    ends = np.cumsum(dataset.task_sizes, axis=0)
+    classes = tuple(range(dataset.n_classes))
+    tasks = []
+    for number, (end, size) in enumerate(zip(ends, dataset.task_sizes, strict=True), start=1):
+        rows, test_rows = (slice(e - n, e) for e, n in zip(end, size, strict=True))
+        train, val = _hold_out(_samples(dataset.x_train[rows], dataset.y_train[rows]), seed, number)
+        test = _samples(dataset.x_test[test_rows], dataset.y_test[test_rows])
+        tasks.append(Task(number, classes, 0, train, val, test))
+    return tasks[:n_tasks]
+
+
+def _scaled(tasks: list[Task], scale: str) -> list[Task]:
+    """Scale users' floats by task 1's training split alone: later tasks are the future.
+
+    A feature that is constant there has no scale and is only shifted. Values are cut at 10 deviations,
+    so that no feature drowns the others in a later task.
+    """
+    first = tasks[0].train.x.double()
+    over = [axis for axis in range(first.ndim) if axis != 1]
+    mean = first.mean(over, keepdim=True)
+    deviation = first.std(over, correction=0, keepdim=True)
+    deviation[deviation <= 1e-12 * mean.abs()] = 1
+
+    def scaled(samples: Samples) -> Samples:
+        x = samples.x
+        if scale == "features":
+            x = ((x - mean) / deviation).clamp(-10, 10)
+        if not (x := x.float()).isfinite().all():
+            raise ScenarioError("some inputs are too large for 32-bit floats. Scale them first")
+        return Samples(x, samples.y)
+
+    return [
+        replace(task, train=scaled(task.train), val=scaled(task.val), test=scaled(task.test))
+        for task in tasks
+    ]
+
+
 def _permuted_tasks(dataset: Dataset, n_tasks: int, seed: int, max_train: int | None) -> list[Task]:
     """Permute the pixels of all classes, once per task; task 1 sees the pixels as they are."""
     n = len(dataset.y_train)
@@ -148,7 +199,7 @@ def _permuted_tasks(dataset: Dataset, n_tasks: int, seed: int, max_train: int | 
     for number in range(1, n_tasks + 1):
         n_pixels = whole.x[0].numel()
         order = rng(seed, "pixels", number).permutation(n_pixels)
-        pixels = torch.arange(n_pixels) if number == 1 else torch.from_numpy(order)
+        pixels = torch.arange(n_pixels, device="cpu") if number == 1 else torch.from_numpy(order)
         train, val = _hold_out(_permute(whole, pixels), seed, number)
         classes = tuple(range(dataset.n_classes))
         tasks.append(Task(number, classes, 0, train, val, _permute(test, pixels)))

@@ -25,4 +25,9 @@ def rng(seed: int, *words: str | int) -> np.random.Generator:
 
 def torch_rng(seed: int, *words: str | int) -> torch.Generator:
     """The same for torch, for weights and batch orders."""
-    return torch.Generator().manual_seed(derived_seed(seed, *words))
+    return torch.Generator("cpu").manual_seed(derived_seed(seed, *words))
+
+
+def permutation(n: int, generator: torch.Generator) -> torch.Tensor:
+    """Draw an order of n samples; on the CPU, so that every device learns the same batches."""
+    return torch.randperm(n, generator=generator, device="cpu")

@@ -13,8 +13,10 @@ import torch
 import torch.nn.functional as F
 from small_environment import small
 
+from rslib import environment
 from rslib import learner as learner_module
 from rslib.environment import Environment
+from rslib.files import REPOSITORY
 from rslib.learner import Learner
 from rslib.memory import fill
 from rslib.methods import METHODS, er
@@ -395,3 +397,43 @@ def test_a_diverged_run_is_nan_and_stays_nan():
     assert fresh.diverged and fresh.n_learned == 2
     fresh.reset()
     assert not fresh.diverged and np.isfinite(fresh.accuracies()[1]).all()
+
+
+# -- devices ------------------------------------------------------------------------------------------
+
+
+def test_no_tensor_is_made_on_torchs_default_device():
+    """Broken: a tensor of the training loop is made where torch likes, so that a GPU run stops or mixes
+    devices. With the default on "meta", which holds no numbers, every golden walk must keep its bits."""
+    code = """
+import sys, torch
+torch.set_default_device("meta")
+sys.path.insert(0, "tests/guards")
+import test_golden as golden
+for name, row in golden.GOLDEN["rows"].items():
+    if row["environment"]["dataset"] != "glyphs" and name != "resnet":  # those add nothing but time
+        node = golden.walked(row["environment"], row["path"])
+        print(name, golden.difference(row, node, golden.EXACT))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, timeout=300
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) > 12 and all(line.endswith(" None") for line in lines), done
+
+
+@pytest.mark.parametrize("name", ["cuda:99", "tpu", "meta", "cuda:x"])
+def test_a_device_that_torch_does_not_find_is_refused(monkeypatch, name):
+    """Broken: a run that was meant for a GPU trains on the CPU for days, or ends in a traceback."""
+    monkeypatch.setenv("RSLIB_DEVICE", name)
+    with pytest.raises(ValueError, match=f"RSLIB_DEVICE is '{name}', .* It finds: .*cpu"):
+        Learner(small())
+
+
+def test_the_device_enters_the_key_only_where_it_is_not_the_cpu(monkeypatch):
+    """Broken: rows of a GPU, which rounds otherwise, mix with the CPU's, or shipped rows are lost."""
+    plain = small().key
+    monkeypatch.setenv("RSLIB_DEVICE", "cpu")
+    assert small().key == plain
+    monkeypatch.setattr(environment, "device", lambda: torch.device("cuda", 1))
+    assert small().key != plain

@@ -322,3 +322,75 @@ def test_real_digits_become_the_papers_five_tasks():
     total = sum(len(p) for t in scenario.tasks for p in (t.train, t.val))
     assert total == len(dataset.y_train)
     assert sum(len(t.test) for t in scenario.tasks) == len(dataset.y_test)
+
+
+# -- users' data: floats and folders -----------------------------------------------------------------
+
+
+def own(x, y, scale: str | None = "features", task_sizes=()):
+    """A user's dataset whose test set is its training set."""
+    classes = tuple(map(str, range(y.max() + 1)))
+    return Dataset("own", x, y, x, y, classes, str(x.sum()), "", None, scale, task_sizes)
+
+
+def table(n_classes=4, n=200):
+    """Features of very different scales, the last one constant in task 1."""
+    x = np.random.default_rng(0).normal([5, -3000, 0.002, 7], [1, 500, 0.0001, 0], size=(n, 4))
+    y = np.arange(n) % n_classes
+    x[y > 1, 3] = 1e6
+    return x, y
+
+
+def test_floats_are_scaled_by_task_1s_training_split_alone():
+    """Broken: one large feature drowns the others, or later tasks and held-out data leak into task 1."""
+    x, y = table()
+    scenario = make_scenario(own(x, y), n_tasks=2)
+    first = scenario.tasks[0].train.x
+    assert first.dtype == torch.float32 and (first[:, 3] == 0).all()
+    assert first[:, :3].mean(0).numpy() == pytest.approx(0, abs=1e-5)
+    assert first[:, :3].std(0, correction=0).numpy() == pytest.approx(1, abs=1e-5)
+    assert (scenario.tasks[1].train.x[:, 3] == 10).all(), (
+        "a value of the future is cut, not trusted"
+    )
+    later = np.where(y[:, None] > 1, 3 * x, x)  # another task 2
+    again = make_scenario(own(later, y), n_tasks=2)
+    assert torch.equal(again.tasks[0].train.x, first)
+    assert torch.equal(again.tasks[0].test.x, scenario.tasks[0].test.x)
+
+
+def test_scale_none_and_channels():
+    """Broken: scale="none" scales, or the pixels of float images are scaled one by one."""
+    x, y = table()
+    plain = make_scenario(own(x, y, "none"), n_tasks=2).tasks[0].test.x
+    assert torch.equal(plain, torch.from_numpy(x[y < 2]).float())
+    with pytest.raises(ScenarioError, match="too large for 32-bit floats"):
+        make_scenario(own(x * 1e300, y, "none"), n_tasks=2)
+    images = np.random.default_rng(0).normal([[[3]], [[90]]], [[[1]], [[20]]], size=(200, 2, 4, 4))
+    images[:, :, 0, 0] = 0  # a corner that is always black keeps its place among the others
+    scaled = make_scenario(own(images, y), n_tasks=2).tasks[0].train.x
+    assert scaled.mean((0, 2, 3)).numpy() == pytest.approx(0, abs=1e-5)
+    assert scaled[:, 0, 0, 0].unique().numel() == 1 and scaled[0, 0, 0, 0] < -2
+
+
+def test_a_folder_has_a_domain_task_per_file():
+    """Broken: samples of one file land in another task, or a class order is taken for granted."""
+    x, y = np.arange(100, dtype=np.uint8)[:, None].repeat(3, 1), np.arange(100) % 2
+    weeks = own(x, y, None, ((40, 20), (30, 30), (30, 50)))
+    scenario = make_scenario(weeks, "domain", n_tasks=3)
+    assert (scenario.n_heads, scenario.head_size, scenario.classes_per_task) == (1, 2, 2)
+    for task, rows, test in zip(
+        scenario.tasks,
+        (range(40), range(40, 70), range(70, 100)),
+        (range(20), range(20, 50), range(50, 100)),
+        strict=True,
+    ):
+        both = torch.cat([task.train.x, task.val.x])[:, 0].tolist()
+        assert sorted(both) == list(rows) and task.test.x[:, 0].tolist() == list(test)
+    assert make_scenario(weeks, "domain", n_tasks=2).n_tasks == 2
+    for wrong, message in (
+        (dict(kind="task"), "scenario='domain'"),
+        (dict(n_tasks=4), "has 3 files"),
+        (dict(class_order_seed=1), "class_order_seed=0"),
+    ):
+        with pytest.raises(ScenarioError, match=message):
+            make_scenario(weeks, **({"kind": "domain", "n_tasks": 3} | wrong))

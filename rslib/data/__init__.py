@@ -34,14 +34,18 @@ class Dataset:
     """Arrays are read-only, because `load` hands the same ones to every caller."""
 
     name: str
-    x_train: np.ndarray  # (n, channels, height, width) uint8; users' also (n, features), float32
+    x_train: np.ndarray  # (n, channels, height, width) uint8; users' also (n, features), floats
     y_train: np.ndarray  # (n,) int64, 0..n_classes-1
     x_test: np.ndarray
     y_test: np.ndarray
     class_names: tuple[str, ...]
-    fingerprint: str  # sha256 over dtype, shape and bytes of the four arrays
+    fingerprint: str  # sha256 over dtype, shape and bytes of the arrays, scale and task_sizes
     provenance: str  # one sentence: where it came from
     subset: str | None = None  # for captions, such as "subset, 100 images per class"
+    scale: str | None = None  # of users' floats: "features" or "none" (rslib.scenario scales)
+    task_sizes: tuple[
+        tuple[int, int], ...
+    ] = ()  # of a folder: samples of every file, train and test
 
     @property
     def n_classes(self) -> int:
@@ -79,16 +83,25 @@ def names() -> list[str]:
 def load(name_or_path: str | Path, download: bool = True) -> Dataset:
     """Load a dataset and keep it in memory.
 
-    name_or_path: a name (`rslib.data.names()` lists them), or the path of an .npz
+    name_or_path: a name (`rslib.data.names()` lists them), or the path of an .npz or of a folder of them
     download: fetch the files if they are not on this machine; False raises DataError instead
     """
     text = os.fspath(name_or_path)
     if is_path(name_or_path):
-        path = Path(text).expanduser().resolve()
-        if path.suffix.lower() != ".npz" or not path.is_file():
-            raise DataError(f"{text}: there is no such .npz file")
-        stat = path.stat()
-        return _read_npz(path, (stat.st_mtime_ns, stat.st_size))
+        try:
+            path = Path(text).expanduser().resolve()
+            if not (path.is_dir() or (path.suffix.lower() == ".npz" and path.is_file())):
+                raise DataError(
+                    f"{text}: no such .npz file and no such folder of .npz files exists"
+                )
+            stats = [file.stat() for file in (*path.glob("*.npz"), path)]
+        except DataError:
+            raise
+        except (OSError, ValueError) as error:  # too long, or with a NUL
+            raise DataError(
+                f"{text[:80]!r} is no path that this system can open ({error})"
+            ) from None
+        return _read_npz(path, tuple((stat.st_mtime_ns, stat.st_size) for stat in stats))
     name = _known(text)
     if name in SAME_ARRAYS:
         return replace(load(SAME_ARRAYS[name], download), name=name)
@@ -116,20 +129,37 @@ def canonical(name_or_path: str | Path) -> str:
 
 
 def is_path(name_or_path: str | Path) -> bool:
+    """Whether it is a user's .npz or folder; a known name is never taken for a folder beside us."""
     text = os.fspath(name_or_path)
-    return text.lower().endswith(".npz") or isinstance(name_or_path, Path) or os.sep in text
+    if text.lower().endswith(".npz") or isinstance(name_or_path, Path) or os.sep in text:
+        return True
+    return not is_name(text) and os.path.isdir(text)
+
+
+def is_name(text: str) -> bool:
+    """Whether `load` knows this name, in any spelling."""
+    return _spelt(text) in names()
+
+
+def is_folder(name_or_path: str | Path) -> bool:
+    """Whether it is a folder of .npz files, each of them a task."""
+    return is_path(name_or_path) and not os.fspath(name_or_path).lower().endswith(".npz")
+
+
+def _spelt(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
 def _known(text: str) -> str:
     """The name as we spell it, or an error that suggests one."""
-    name = re.sub(r"[^a-z0-9]", "", text.lower())
+    name = _spelt(text)
     if name in names():
         return name
     close = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
     guess = f" Did you mean {close[0]!r}?" if close else ""
     raise DataError(
         f"{text!r} is no known dataset.{guess} Known: {', '.join(names())}; "
-        "or give the path of an .npz file."
+        "or give the path of an .npz file or of a folder of them."
     )
 
 
@@ -139,6 +169,8 @@ def _make(
     class_names: tuple[str, ...],
     provenance: str,
     subset: str | None = None,
+    scale: str | None = None,
+    task_sizes: tuple[tuple[int, int], ...] = (),
 ) -> Dataset:
     x_train, y_train, x_test, y_test = map(np.ascontiguousarray, arrays)
     y_train, y_test = y_train.astype(np.int64), y_test.astype(np.int64)
@@ -147,10 +179,10 @@ def _make(
         part.flags.writeable = False
         digest.update(f"{part.dtype.str}{part.shape}".encode())
         digest.update(part.data)
-    fingerprint = digest.hexdigest()
-    return Dataset(
-        name, x_train, y_train, x_test, y_test, class_names, fingerprint, provenance, subset
-    )
+    if scale or task_sizes:
+        digest.update(repr((scale, task_sizes)).encode())
+    about = (class_names, digest.hexdigest(), provenance, subset, scale, task_sizes)
+    return Dataset(name, x_train, y_train, x_test, y_test, *about)
 
 
 @functools.cache
@@ -176,8 +208,10 @@ def _read_embedded(name: str) -> Dataset:
 
 # Keyed by the files' modification times too, so that a changed file is read, and verified, again.
 @functools.lru_cache(maxsize=6)
-def _read_npz(path: Path, stamp: tuple[int, int]) -> Dataset:
-    return _make(path.stem, *npz.read(path))
+def _read_npz(path: Path, stamp: tuple[tuple[int, int], ...]) -> Dataset:
+    arrays, class_names, provenance, scale, task_sizes = npz.read(path)
+    name = path.name.removesuffix(".npz")
+    return _make(name, arrays, class_names, provenance, None, scale, task_sizes)
 
 
 @functools.lru_cache(maxsize=6)

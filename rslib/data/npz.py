@@ -1,11 +1,12 @@
-"""Users' .npz files, checked before anything is trained on them.
+"""Users' .npz files, and folders of them, checked before anything is trained on them.
 
-Everything that could spoil a run hours later is looked at when the file is read, and the message says
-which array is at fault.
+Everything that could spoil a run hours later is looked at when a file is read, and the message says
+which array is at fault. A folder is a sequence of tasks: one file per task, sorted by name.
 """
 
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,22 +14,87 @@ from rslib.data.known import DataError
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 MAX_BYTES = 1 << 33  # once unpacked: a small file must not fill the memory unasked
+# An archive that grows this much, to more than this many bytes, is taken for a bomb.
+MAX_RATIO, HARMLESS_BYTES = 200, 1 << 28
+SCALES = {
+    "features": "every feature (of images: every channel) scaled to mean 0 and deviation 1 by the "
+    "training split of task 1, and cut at 10 deviations",
+    "none": "used as it is, without scaling (scale = none)",
+}
 
 
-def read(path: Path) -> tuple[tuple[np.ndarray, ...], tuple[str, ...], str]:
-    """The four arrays in the form `rslib.data` keeps them, the class names, and where it is from."""
+class Contents(NamedTuple):
+    """What a user's file or folder holds, in the form `rslib.data` keeps it."""
+
+    arrays: tuple[np.ndarray, ...]
+    class_names: tuple[str, ...]
+    provenance: str
+    scale: str | None  # a key of SCALES; None: uint8, which is divided by 255
+    task_sizes: tuple[tuple[int, int], ...]  # of a folder: training and test samples per file
+
+
+def read(path: Path) -> Contents:
+    """Read and check a user's .npz, or all .npz files of a folder."""
+    if not path.is_dir():
+        files, said = [path], f"The user's file {path.name}"
+    else:
+        files = sorted(file for file in path.glob("*.npz") if not file.name.startswith("."))
+        names = ", ".join(file.name for file in files)
+        said = f"The user's folder {path.name}, one task per file ({names})"
+        if len(files) < 2:
+            raise DataError(
+                f"{path}: a folder is a sequence of tasks and needs two .npz files or more; this "
+                f"folder has {names or 'none'}"
+            )
+    parts = [_read_file(file) for file in files]
+    for file, part in zip(files, parts, strict=True):
+        for what, here in _kind(part).items():
+            if here != (first := _kind(parts[0])[what]):
+                raise DataError(f"{file}: {what} is {here}, but {first} in {files[0].name}")
     try:
-        arrays = _open_npz(path)
-        x_train, x_test, scaling = _check_inputs(arrays["x_train"], arrays["x_test"])
-        n_classes = _check_labels(arrays["y_train"], arrays["y_test"])
-        for part, x in (("train", x_train), ("test", x_test)):
-            if len(x) != len(arrays[f"y_{part}"]):
-                raise DataError(f"x_{part} has {len(x)} rows, y_{part} {len(arrays[f'y_{part}'])}")
-        class_names = _check_class_names(arrays.get("class_names"), n_classes)
+        x_train, y_train, x_test, y_test = (np.concatenate([p[a] for p in parts]) for a in ARRAYS)
+        n_classes = _check_classes(y_train, y_test)
+        class_names = _check_class_names(parts[0]["class_names"], n_classes)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    everything = (x_train, arrays["y_train"], x_test, arrays["y_test"])
-    return everything, class_names, f"The user's file {path.name}, {scaling}."
+    scale = str(parts[0]["scale"]) or None
+    sizes = tuple((len(part["y_train"]), len(part["y_test"])) for part in parts)
+    return Contents(
+        (x_train, y_train, x_test, y_test),
+        class_names,
+        f"{said}, {SCALES[scale] if scale else 'uint8 kept as it is'}.",
+        scale,
+        sizes if path.is_dir() else (),
+    )
+
+
+def _read_file(path: Path) -> dict[str, np.ndarray]:
+    """Read one file: the four arrays, `class_names` (empty: none) and `scale` (empty: uint8)."""
+    try:
+        found = _open_npz(path)
+        found["x_train"], found["x_test"] = _check_inputs(found["x_train"], found["x_test"])
+        for part in ("train", "test"):
+            x, y = found[f"x_{part}"], _check_labels(f"y_{part}", found[f"y_{part}"])
+            if len(x) != len(y):
+                raise DataError(f"x_{part} has {len(x)} rows, y_{part} {len(y)}")
+        floats = found["x_train"].dtype != np.uint8
+        scale = str(found.get("scale", "features" if floats else ""))
+        if scale not in SCALES and (floats or scale):
+            raise DataError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
+        if scale and not floats:
+            raise DataError("scale is for floats; uint8 is divided by 255. Leave scale out")
+        return {"class_names": np.array([])} | found | {"scale": np.array(scale)}
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def _kind(part: dict[str, np.ndarray]) -> dict[str, object]:
+    """What the files of a folder must have in common."""
+    return {
+        "the shape of an input": part["x_train"].shape[1:],
+        "scale": str(part["scale"]) or "that of uint8",
+        "class_names": part["class_names"].tolist(),
+    }
 
 
 def _open_npz(path: Path) -> dict[str, np.ndarray]:
@@ -37,10 +103,15 @@ def _open_npz(path: Path) -> dict[str, np.ndarray]:
             size = sum(member.file_size for member in archive.infolist())
         if size > MAX_BYTES:
             raise DataError(f"it unpacks to {size} bytes, more than the {MAX_BYTES} allowed")
+        if size > max(HARMLESS_BYTES, MAX_RATIO * path.stat().st_size):
+            raise DataError(
+                f"it unpacks to {size} bytes, more than {MAX_RATIO} times its own size. If you "
+                "trust it, save it with np.savez instead of np.savez_compressed"
+            )
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as npz:
             if lacking := [key for key in ARRAYS if key not in npz]:
                 raise DataError(f"it lacks {', '.join(lacking)}; it has {', '.join(npz) or 'none'}")
-            return {key: npz[key] for key in (*ARRAYS, "class_names") if key in npz}
+            return {key: npz[key] for key in (*ARRAYS, "class_names", "scale") if key in npz}
     except DataError:
         raise
     # zlib.error and the like have no common base; whatever breaks here, the file is at fault
@@ -48,7 +119,8 @@ def _open_npz(path: Path) -> dict[str, np.ndarray]:
         raise DataError(f"it cannot be read as an .npz of plain arrays ({error})") from None
 
 
-def _check_inputs(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
+def _check_inputs(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both with the channels first, as uint8 or as floats in which large whole numbers stay exact."""
     parts = {"x_train": train, "x_test": test}
     for key, x in parts.items():
         if x.dtype.kind not in "buif":
@@ -68,16 +140,12 @@ def _check_inputs(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.n
         raise DataError(f"x_train is {train.dtype} but x_test is {test.dtype}; which scale holds?")
     train, test = _channels_first(train), _channels_first(test)
     if train.dtype == np.uint8:
-        return train, test, "uint8 kept as it is"
-    low, high = float(train.min()), float(train.max())
-    if not 0 < high - low < float("inf"):
-        raise DataError(f"x_train goes from {low} to {high}, which cannot be scaled to 0..1")
-    scaled = [
-        np.clip((x.astype(np.float64) - low) / (high - low), 0, 1).astype(np.float32)
-        for x in (train, test)
-    ]
-    said = f"scaled from the training minimum {low:g} and maximum {high:g} to 0..1 (test clipped)"
-    return scaled[0], scaled[1], said
+        return train, test
+    if train.min() == train.max():
+        raise DataError(f"x_train is {train.flat[0]} everywhere: nothing can be learned from it")
+    if train.dtype == test.dtype == np.float32:
+        return train, test
+    return train.astype(np.float64), test.astype(np.float64)
 
 
 def _channels_first(x: np.ndarray) -> np.ndarray:
@@ -95,14 +163,18 @@ def _channels_first(x: np.ndarray) -> np.ndarray:
     return x
 
 
-def _check_labels(train: np.ndarray, test: np.ndarray) -> int:
-    for key, y in (("y_train", train), ("y_test", test)):
-        if y.ndim != 1 or len(y) == 0:
-            raise DataError(f"{key} has shape {y.shape}; it must be (N,), and not empty")
-        if y.dtype.kind not in "ui":
-            raise DataError(f"{key} has dtype {y.dtype}; labels must be integers 0, 1, 2, ...")
-        if y.min() < 0:
-            raise DataError(f"{key} has the label {y.min()}; labels must be integers 0, 1, 2, ...")
+def _check_labels(key: str, y: np.ndarray) -> np.ndarray:
+    if y.ndim != 1 or len(y) == 0:
+        raise DataError(f"{key} has shape {y.shape}; it must be (N,), and not empty")
+    if y.dtype.kind not in "ui":
+        raise DataError(f"{key} has dtype {y.dtype}; labels must be integers 0, 1, 2, ...")
+    if y.min() < 0:
+        raise DataError(f"{key} has the label {y.min()}; labels must be integers 0, 1, 2, ...")
+    return y
+
+
+def _check_classes(train: np.ndarray, test: np.ndarray) -> int:
+    """Count the classes; no label may be skipped."""
     n_classes = int(max(train.max(), test.max())) + 1
     for key, y in (("y_train", train), ("y_test", test)):
         present = np.unique(y)
@@ -115,8 +187,8 @@ def _check_labels(train: np.ndarray, test: np.ndarray) -> int:
     return n_classes
 
 
-def _check_class_names(given: np.ndarray | None, n_classes: int) -> tuple[str, ...]:
-    if given is None:
+def _check_class_names(given: np.ndarray, n_classes: int) -> tuple[str, ...]:
+    if given.shape == (0,):
         return tuple(map(str, range(n_classes)))
     if given.shape != (n_classes,):
         raise DataError(f"class_names has shape {given.shape}, but there are {n_classes} classes")

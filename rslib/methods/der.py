@@ -34,15 +34,16 @@ class DER(Method):
             raise ValueError(f"alpha must not be negative, got {alpha!r}")
         self.alpha = alpha
         self.stored: list[Tensor] = []  # per task: (pool, classes then) logits by pool position
-        self.target = self.known = torch.zeros(0, 0)  # (M, classes now) for the memory's rows
+        # (M, classes now) for the memory's rows, made when a task begins
+        self.target = self.known = torch.zeros(0, 0, device="cpu")
 
     def begin(self, learner: Learner, memory: Memory) -> None:
         super().begin(learner, memory)
         widest = learner.scenario.head_size
         if learner.scenario.kind == "class":
             widest = learner.n_learned * learner.scenario.classes_per_task
-        self.target = torch.zeros(len(memory), widest)
-        self.known = torch.zeros(len(memory), widest)  # 1 where a logit was stored
+        self.target = torch.zeros(len(memory), widest, device=learner.device)
+        self.known = torch.zeros_like(self.target)  # 1 where a logit was stored
         for row, (i, place) in enumerate(zip(memory.task, memory.position, strict=True)):
             logits = self.stored[int(i)][place]
             self.target[row, : len(logits)] = logits
@@ -66,8 +67,9 @@ class DER(Method):
         learner.net.eval()  # the answers of the finished network, its running statistics untouched
         task = learner.scenario.tasks[learner.n_learned - 1]
         pool = learner.pools[-1]
-        head = torch.full_like(pool, task.head)
-        self.stored = [*self.stored, learner.logits(task.train.inputs(pool), head)]
+        head = torch.full_like(pool, task.head).to(learner.device)
+        inputs = task.train.inputs(pool).to(learner.device)
+        self.stored = [*self.stored, learner.logits(inputs, head)]
 
     def state(self) -> dict[str, Any]:
         return {"stored": self.stored}

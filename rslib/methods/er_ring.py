@@ -44,7 +44,7 @@ class ERRing(Method):
     def pool(self, learner: Learner) -> Tensor:
         labels = learner.scenario.tasks[learner.n_learned - 1].train.y
         # An epoch brings every sample once, so the last one decides what the rings hold.
-        newest_first = torch.cat(self.stream)[-len(labels) :].flip(0)
+        newest_first = torch.cat(self.stream)[-len(labels) :].flip(0).cpu()
         self.stream = []
         rings = [newest_first[labels[newest_first] == label] for label in labels.unique()]
         interleaved = interleave([ring.numpy() for ring in rings])

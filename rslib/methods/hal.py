@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from rslib.methods.er import Batch, Method
-from rslib.seeding import torch_rng
+from rslib.seeding import permutation, torch_rng
 
 if TYPE_CHECKING:
     from rslib.learner import Learner
@@ -62,10 +62,12 @@ class HAL(Method):
         self.strength, self.embedding = strength, embedding
         self.decay, self.anchor_steps = decay, anchor_steps
         self.anchors: list[Tensor] = []  # per past task: (classes, ...) inputs
-        self.embeddings = torch.zeros(0)  # (classes, n_features) of the task being or last learned
-        self.images = torch.zeros(0)  # (classes, ...) mean inputs of the task last learned
-        self.labels = torch.zeros(0, dtype=torch.long)  # (classes,) of the current task
-        self.guarded = self.heads = torch.zeros(0)  # the anchors of this task's term, their heads
+        # All empty until the first task begins:
+        nothing = torch.zeros(0, device="cpu")
+        self.embeddings = nothing  # (classes, n_features) of the task being or last learned
+        self.images = nothing  # (classes, ...) mean inputs of the task last learned
+        self.labels = nothing  # (classes,) of the current task
+        self.guarded = self.heads = nothing  # the anchors of this task's term, their heads
 
     # -- around a task -----------------------------------------------------------------------------
 
@@ -77,21 +79,22 @@ class HAL(Method):
         replayed = memory.task.unique().tolist()
         if replayed:
             self.guarded = torch.cat([self.anchors[i] for i in replayed])
-            heads = [torch.full((len(self.anchors[i]),), tasks[i].head) for i in replayed]
-            self.heads = torch.cat(heads)
-        self.labels = tasks[learner.n_learned - 1].train.y.unique()
-        self.embeddings = torch.zeros(len(self.labels), learner.net.output.in_features)
+            heads = [tasks[i].head for i in replayed for _ in self.anchors[i]]
+            self.heads = torch.tensor(heads, device=learner.device)
+        self.labels = tasks[learner.n_learned - 1].train.y.unique().to(learner.device)
+        n_features = learner.net.output.in_features
+        self.embeddings = torch.zeros(len(self.labels), n_features, device=learner.device)
 
     @torch.no_grad()
     def end(self, learner: Learner) -> None:
         train = learner.scenario.tasks[learner.n_learned - 1].train
-        means = [train.inputs(train.y == label).mean(dim=0) for label in self.labels]
-        self.images = torch.stack(means)
+        means = [train.inputs(train.y == label).mean(dim=0) for label in self.labels.cpu()]
+        self.images = torch.stack(means).to(learner.device)
 
     def _learn_anchors(self, learner: Learner, memory: Memory) -> Tensor:
         """Anchors for the task before the current one, whose network this still is."""
         net, task = learner.net, learner.scenario.tasks[learner.n_learned - 2]
-        labels = task.train.y.unique()
+        labels = task.train.y.unique().to(learner.device)
         head = torch.full_like(labels, task.head)
         net.eval()
         tuned = self._fine_tuned(learner, memory)
@@ -116,9 +119,7 @@ class HAL(Method):
         if not len(memory):
             return weights
         seed, size = learner.environment.seed, learner.environment.batch_size or 1
-        order = torch.randperm(
-            len(memory), generator=torch_rng(seed, "hindsight", learner.n_learned)
-        )
+        order = permutation(len(memory), torch_rng(seed, "hindsight", learner.n_learned))
         for rows in islice(cycle(order.split(size)), FINE_TUNING_STEPS):
             weights = {name: w.requires_grad_() for name, w in weights.items()}
             outputs = functional_call(learner.net, weights, (memory.x[rows],))

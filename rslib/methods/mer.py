@@ -70,8 +70,9 @@ def _chunks(batch: Batch) -> Iterator[Batch]:
     """The current samples in four parts, each with the whole memory."""
     m, n = batch.m, len(batch.current)
     # Never a chunk of one sample: batch norm has no statistics of one.
-    for part in torch.arange(n).tensor_split(max(1, min(CHUNKS, n // 2))):
-        rows = torch.cat([torch.arange(m), m + part])
+    every = torch.arange(m + n, device=batch.x.device)
+    for part in every[:n].tensor_split(max(1, min(CHUNKS, n // 2))):
+        rows = torch.cat([every[:m], m + part])
         x, y, head = batch.x[rows], batch.y[rows], batch.head[rows]
         yield Batch(x, y, head, m, batch.chosen, batch.current[part])
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rslib import files, presets
+from rslib import data, files, presets
 from rslib.complete_tree import CompleteTree, complete, load_tables
 from rslib.environment import Environment
 from rslib.policies import Policy, a2c, dqn
@@ -128,8 +128,8 @@ def load_trees(paths: Iterable[str | Path], memory_size: int = 10) -> Trees:
 
 def policy_environment(dataset: str, number: int, n_tasks: int | None = None) -> Environment:
     """An environment of policy learning: its own weights and its own order of classes."""
-    permuted = presets.preset(dataset, "rl").permuted  # there all tasks have all classes
-    order = 0 if permuted else number
+    whole = presets.preset(dataset, "rl").permuted or data.is_folder(dataset)
+    order = 0 if whole else number  # in these all tasks have all classes
     return Environment(dataset, number, class_order_seed=order, n_tasks=n_tasks, setting="rl")
 
 

@@ -230,6 +230,10 @@ def row(cell: Cell, result: search.Result) -> dict[str, Any]:
         "n_tasks": environment.n_tasks,
         "seed": environment.seed,
         "class_order_seed": environment.class_order_seed,
+        "trained_as_preset": all(
+            getattr(environment, name) == getattr(environment.preset, name)
+            for name in ("n_tasks", "network", "epochs")
+        ),
         "policy": cell.policy,
         "label": cell.label or ("Joint" if environment.method == "joint" else result.label),
         "rollouts": len(result.rewards) if cell.policy in search.SEARCHES else float("nan"),

@@ -10,11 +10,14 @@ here only where it is used.
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import html
 import os
 import platform
+import re
 import subprocess
+import tempfile
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,7 +28,7 @@ import numpy as np
 
 from rslib import data, presets
 from rslib.errors import UserError
-from rslib.files import REPOSITORY, in_checkout
+from rslib.files import REPOSITORY, artefact, in_checkout, write_atomically
 from rslib.store.rows import Facts, shipped_facts
 
 if TYPE_CHECKING:
@@ -126,13 +129,23 @@ class Parameters:
     memory_size: int
     n_jobs: int
     out_dir: Path
+    policies: tuple[str, ...] = ()  # more rows of the tables
+    selections: tuple[str, ...] = ()  # those of Table 1; empty: the paper's four
+    n_tasks: int | None = None  # None, here and below: the preset's
+    scenario: str | None = None
+    network: str | None = None
+    epochs: int | None = None
 
     def environment(self, seed: int, **changes: Any) -> Environment:
         """The environment of this notebook's dataset, with the profile's shortenings."""
         from rslib.environment import Environment
 
-        settings: dict[str, Any] = {"memory_size": self.memory_size}
-        settings |= {"n_tasks": self.preset.n_tasks} | self.profile.environment
+        preset = self.preset
+        settings: dict[str, Any] = {"memory_size": self.memory_size, "n_tasks": preset.n_tasks}
+        settings |= {"scenario": preset.scenario, "network": preset.network}
+        settings |= self.profile.environment
+        if self.epochs:
+            settings |= {"epochs": self.epochs, "first_epochs": None}
         return Environment(self.dataset, seed=seed, **(settings | changes))
 
     def on(self, dataset: str, profile_name: str, notebook: str | None = None) -> Parameters:
@@ -163,9 +176,10 @@ class Parameters:
     @property
     def preset(self) -> presets.Preset:
         found = presets.preset(self.dataset)
-        if self.dataset in presets.PAPER | presets.EMBEDDED:
-            return found
-        return presets.fitted(found, dataset_facts(self.dataset).n_classes)
+        if data.is_path(self.dataset):
+            found = presets.fitted(found, data.load(self.dataset), self.n_tasks)
+        given = {name: getattr(self, name) for name in ("n_tasks", "scenario", "network", "epochs")}
+        return replace(found, **{name: value for name, value in given.items() if value})
 
     @property
     def title(self) -> str:
@@ -173,8 +187,10 @@ class Parameters:
 
     @property
     def name(self) -> str:
-        """The dataset as a folder name: figures/<name>/."""
-        return Path(self.dataset).stem
+        """The dataset as a folder name: figures/<name>/. A user's mnist.npz is not mnist."""
+        if not data.is_path(self.dataset):
+            return self.dataset
+        return f"own-{self.title}" if self.title in data.names() else self.title
 
     def provenance(self) -> KeyValueTable:
         """What a stranger needs to get the same numbers again."""
@@ -185,7 +201,7 @@ class Parameters:
         dataset = dataset_facts(self.dataset)
         facts = {
             "git revision": _git_revision(),
-            "protocol": PROTOCOL[self.preset.network],
+            "protocol": PROTOCOL.get(self.preset.network, "of your own network"),
             "Python": platform.python_version(),
             "torch, NumPy": f"{torch.__version__}, {np.__version__}",
             "CPU capability": torch.backends.cpu.get_cpu_capability(),
@@ -201,8 +217,14 @@ class Parameters:
         n, there = self.preset.n_tasks, dataset_facts(self.dataset).n_classes
         if self.preset.permuted:
             return f"{n}, each a permutation of the pixels"
+        if data.is_folder(self.dataset):
+            return f"{n}, each a file of the folder, with {there} classes"
         left = there - n * (there // n)
         return f"{n} of {there // n} classes" + (f" ({left} of {there} not used)" if left else "")
+
+    def _training(self) -> tuple[str, ...]:
+        first = self.environment(self.seeds[0])
+        return f"{first.scenario}-IL", str(first.network), str(first.epochs)
 
     def _repr_html_(self) -> str:
         rows = {
@@ -212,6 +234,8 @@ class Parameters:
             "seeds": ", ".join(map(str, self.seeds)),
             "rollouts": self.rollouts,
             "memory size M": self.memory_size,
+            "scenario, network, epochs": ", ".join(self._training()),
+            **({"more policies": ", ".join(self.policies)} if self.policies else {}),
             "processes": self.n_jobs,
             "figures and tables under": self.out_dir,
         }
@@ -221,6 +245,7 @@ class Parameters:
 # The tiny-memory experiment has an M of its own; everything else the dataset's.
 _MEMORY = {"06": "tiny_memory_size"}
 KNOWN = ("dataset", "profile", "seeds", "rollouts", "memory_size", "n_jobs", "out_dir")
+KNOWN += ("policies", "selections", "n_tasks", "scenario", "network", "epochs")
 
 
 def check(namespace: Mapping[str, Any], notebook: str, extra: Mapping[str, Any] = {}) -> Parameters:
@@ -229,12 +254,18 @@ def check(namespace: Mapping[str, Any], notebook: str, extra: Mapping[str, Any] 
     `extra` names further parameters of this notebook with their checks: a type, a tuple of allowed
     values, or a function; their values are turned into the right type in `namespace` itself.
     """
+    # A notebook's parameters are typed, so it has their names. It may lack some of KNOWN, and what it
+    # lacks would be ignored without a word.
+    mine = tuple(namespace.get("__annotations__", ())) or (*KNOWN, *extra)
+    injected = _injected(namespace)
     if "_checked" not in namespace:  # run again, the notebook's own variables are there too
-        # A notebook's parameters are typed, so it has their names. It may lack some of KNOWN, and
-        # what it lacks would be ignored without a word.
-        mine = tuple(namespace.get("__annotations__", ())) or (*KNOWN, *extra)
-        _refuse_unknown(namespace, mine)
-    given = {name: parse_value(namespace.get(name)) for name in KNOWN}
+        _refuse_unknown(namespace, mine, injected)
+    given: dict[str, Any] = dict.fromkeys(KNOWN)
+    for name in set(KNOWN) & set(mine):
+        value = namespace.get(name)
+        if isinstance(value, types.ModuleType):  # `from rslib import policies` hides what was given
+            value = parse_value(injected.get(name))
+        given[name] = parse_value(value)
     profile_name = _one_of("profile", given["profile"] or "quick", tuple(PROFILES))
     profile = PROFILES[profile_name]
     profile = replace(profile, **profile.changes.get(notebook, {}))
@@ -243,17 +274,26 @@ def check(namespace: Mapping[str, Any], notebook: str, extra: Mapping[str, Any] 
     memory_size = _whole("memory_size", given["memory_size"], 0, least=1)
     n_jobs = _whole("n_jobs", given["n_jobs"], os.cpu_count() or 1, least=1)
     out_dir = _folder(given["out_dir"])
+    chosen = {
+        "policies": _names("policies", given["policies"]),
+        "selections": _names("selections", given["selections"]),
+        "n_tasks": _whole("n_tasks", given["n_tasks"], 0, least=2) or None,
+        "scenario": given["scenario"],
+        "network": given["network"],
+        "epochs": _whole("epochs", given["epochs"], 0, least=1) or None,
+    }
     for name, wanted in extra.items():
         _set(namespace, name, _extra(name, parse_value(namespace.get(name)), wanted))
     # Last: it may be fetched, and that takes a while. With the paper's settings, shipped results do.
     dataset = _dataset(given["dataset"], dataset_facts if profile_name == "paper" else data.load)
-    if data.is_path(dataset) and (n_classes := data.load(dataset).n_classes) < 4:
-        raise ParameterError(
-            f"dataset {dataset!r}: two tasks need four classes, it has {n_classes}"
-        )
+    if data.is_path(dataset) and not data.is_folder(dataset):
+        if (n_classes := data.load(dataset).n_classes) < 4:
+            raise ParameterError(
+                f"dataset {dataset!r}: two tasks need four classes, it has {n_classes}"
+            )
     _set(namespace, "_checked", True)
     own = getattr(presets.preset(dataset), _MEMORY.get(notebook, "memory_size"))
-    return Parameters(
+    p = Parameters(
         notebook=notebook,
         dataset=dataset,
         profile_name=profile_name,
@@ -263,20 +303,71 @@ def check(namespace: Mapping[str, Any], notebook: str, extra: Mapping[str, Any] 
         memory_size=memory_size or own,
         n_jobs=n_jobs,
         out_dir=out_dir,
+        **chosen,
     )
+    if any(chosen.values()):
+        _try_choices(p)
+    if data.is_path(dataset):
+        _claim_figures(p)
+    return p
 
 
-def _refuse_unknown(namespace: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    """Plain values at the top of a notebook are parameters; papermill injects them there."""
-    jupyter = ("In", "Out", "exit", "quit", "get_ipython", "open")
+def _try_choices(p: Parameters) -> None:
+    """Cut the tasks and look up the policies now: what no environment takes raises here."""
+    from rslib.policies import Policy
+    from rslib.search import SEARCHES
+
+    hint = ""
+    try:
+        for selection in p.selections or ("uniform",):
+            p.environment(p.seeds[0], selection=selection).class_sizes()
+        hint = ". Register a policy of your own in a cell above this check"
+        for policy in p.policies:
+            if policy not in SEARCHES:
+                Policy.load(policy)
+    except ValueError as error:
+        raise ParameterError(f"{error}{hint}") from None
+
+
+def _claim_figures(p: Parameters) -> None:
+    """Note whose figures/<name>/ it is, so that another file of the same name does not overwrite it."""
+    note = artefact(p.out_dir, "figures", p.name, "dataset.txt")
+    own = Path(p.dataset).expanduser().resolve()
+    other = Path(note.read_text().strip()) if note.is_file() else own
+    if other != own and other.exists():
+        raise ParameterError(
+            f"{note.parent} holds the figures of {other}, and {own} has the same name. Rename one of "
+            "them, or set out_dir"
+        )
+    write_atomically(note, f"{own}\n".encode())
+
+
+def _injected(namespace: Mapping[str, Any]) -> dict[str, str]:
+    """What papermill set, as source text: its cell, kept in `In`, begins with "# Parameters"."""
+    cells = [cell for cell in namespace.get("In", ()) if cell.startswith("# Parameters")]
+    return dict(re.findall(r"^(\w+) *= *(.*)$", "\n".join(cells), re.MULTILINE))
+
+
+def _refuse_unknown(
+    namespace: Mapping[str, Any], known: tuple[str, ...], injected: Mapping[str, str]
+) -> None:
+    """Raise on a name that was meant as a parameter and is none.
+
+    That is every name in a plain dict, in a notebook what papermill injected, and a plain value whose
+    name looks like a misspelt parameter. Other variables above the check are the user's own.
+    """
+    meant = injected if "__name__" in namespace else namespace
     plain = str | int | float | list | tuple | dict | bool | types.NoneType
     for name, value in namespace.items():
-        if name.startswith("_") or name in jupyter or name in known:
+        if name.startswith("_") or name in known or not isinstance(value, plain):
             continue
-        if isinstance(value, plain):
-            close = difflib.get_close_matches(name, known, 1)
+        close = difflib.get_close_matches(name, known, 1)
+        if name in meant or difflib.get_close_matches(name, known, 1, cutoff=0.85):
             hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise ParameterError(f"unknown parameter {name!r}.{hint} Allowed: {', '.join(known)}")
+            own = "" if name in meant else " (If it is a variable of your own, rename it.)"
+            raise ParameterError(
+                f"unknown parameter {name!r}.{hint}{own} Allowed: {', '.join(known)}"
+            )
 
 
 def parse_value(value: Any) -> Any:
@@ -353,6 +444,14 @@ def dataset_names(value: Any) -> list[str] | None:
     return None if value is None else [_dataset(name, dataset_facts) for name in str(value).split()]
 
 
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    """Names in one string or in a list, each once; None is none of them."""
+    listed = value.replace(",", " ").split() if isinstance(value, str) else value or ()
+    if not isinstance(listed, list | tuple) or not all(isinstance(one, str) for one in listed):
+        raise ParameterError(f'{name} must be names such as "ets heur-gd:0.9", got {value!r}')
+    return tuple(dict.fromkeys(listed))
+
+
 def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise ParameterError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
@@ -360,12 +459,16 @@ def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
 
 
 def _dataset(value: Any, look: Callable[[str], Any]) -> str:
-    """A known name or a readable .npz; `look` reads its data here, so that trouble shows at once."""
-    name = "digits" if value is None else str(value)
-    if name.endswith(".npz") and not Path(name).is_absolute() and not Path(name).exists():
+    """A known name, a readable .npz or a folder; `look` reads its data here, so that trouble shows."""
+    name = "digits" if value is None else value
+    if not isinstance(name, str | Path):
+        raise ParameterError(f"dataset must be a name or a path, got {value!r}")
+    name = str(name)
+    with contextlib.suppress(OSError, ValueError):  # `look` says what is wrong with the path
         # Typed from the repository root, run from notebooks/: both are meant to work.
-        if (REPOSITORY / name).exists():
-            name = str(REPOSITORY / name)
+        elsewhere = REPOSITORY / name
+        if not Path(name).exists() and data.is_path(elsewhere) and not data.is_name(name):
+            name = str(elsewhere) if elsewhere.exists() else name
     try:
         look(name)
     except data.DataError as error:
@@ -375,12 +478,23 @@ def _dataset(value: Any, look: Callable[[str], Any]) -> str:
 
 def _folder(value: Any) -> Path:
     """Where figures/ and tables/ are written: the repository, or the working folder outside one."""
-    if value is None:
-        return REPOSITORY if in_checkout() else Path.cwd()
-    folder = Path(str(value)).expanduser().resolve()
-    if folder.exists() and not folder.is_dir():
-        raise ParameterError(f"out_dir must be a folder, but {folder} is a file")
-    return folder
+    default = REPOSITORY if in_checkout() else Path.cwd()
+    if not isinstance(value, str | Path | None):
+        raise ParameterError(f"out_dir must be the name of a folder, got {value!r}")
+    try:
+        folder = default if value is None else Path(value).expanduser().resolve()
+        if folder.exists() and not folder.is_dir():
+            raise ParameterError(f"out_dir must be a folder, but {folder} is a file")
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):  # better now than after hours of training
+            return folder
+    except ParameterError:
+        raise
+    except (OSError, ValueError) as error:
+        where = str(value or default)[:80]
+        raise ParameterError(
+            f"out_dir {where!r} cannot be written ({error}). Name another"
+        ) from None
 
 
 def _extra(name: str, value: Any, wanted: Any) -> Any:

@@ -49,13 +49,16 @@ class Study:
 # -- the cells of each study -----------------------------------------------------------------------
 
 
-def _schedulers(p: Parameters, scenario: str = "task") -> list[str]:
-    return ["random", "ets", presets.heuristic(p.dataset, scenario), "mcts"]
+def _schedulers(p: Parameters, scenario: str | None = None) -> list[str]:
+    """The paper's four, and what `-p policies` adds."""
+    heuristic = presets.heuristic(p.dataset, scenario or p.preset.scenario)
+    return ["random", "ets", heuristic, "mcts", *p.policies]
 
 
 def _each(environments: Iterable[Environment], policies: list[str], p: Parameters) -> list[Cell]:
-    """Every policy in every environment."""
-    return [Cell(e, policy, p.rollouts) for e in environments for policy in policies]
+    """Every policy in every environment, once."""
+    once = dict.fromkeys(policies)
+    return [Cell(e, policy, p.rollouts) for e in environments for policy in once]
 
 
 def _joint(p: Parameters) -> list[Cell]:
@@ -109,14 +112,15 @@ def memory_ladder(p: Parameters) -> tuple[int, ...]:
 
 
 def scenarios(p: Parameters) -> tuple[str, ...]:
-    """Task-IL and Class-IL; permuted tasks have all classes each, so they are Domain-IL only."""
-    return (p.preset.scenario,) if p.preset.permuted else ("task", "class")
+    """Task-IL and Class-IL, or the scenario given; permuted tasks and folders are Domain-IL only."""
+    only = p.scenario or p.preset.scenario == "domain"
+    return (p.preset.scenario,) if only else ("task", "class")
 
 
 def memory_selection(p: Parameters) -> list[Cell]:
     """Selection methods x schedules, with the Joint and BFS rows."""
     cells = _joint(p) + _breadth_first(p)
-    for selection in SELECTIONS:
+    for selection in p.selections or SELECTIONS:
         environments = [p.environment(s, selection=selection) for s in p.seeds]
         cells += _each(environments, _schedulers(p), p)
     return cells
@@ -145,7 +149,7 @@ def tiny_memory(p: Parameters) -> list[Cell]:
     for seed in p.seeds:
         small = p.environment(seed, samples_per_class=1)
         n_all = ((small.n_tasks or 0) - 1) * small.classes_per_task
-        cells += [Cell(small, policy, p.rollouts) for policy in ("random", "mcts")]
+        cells += _each([small], ["random", "mcts", *p.policies], p)
         for method, label in (("agem", "A-GEM"), ("er-ring", "ER-Ring"), ("er", "Uniform")):
             everything = p.environment(seed, memory_size=n_all, samples_per_class=1, method=method)
             cells.append(Cell(everything, "ets", label=label))
@@ -153,8 +157,9 @@ def tiny_memory(p: Parameters) -> list[Cell]:
 
 
 def schedulers(p: Parameters) -> list[Cell]:
-    """The four schedulers with uniform selection."""
-    return _each([p.environment(s) for s in p.seeds], _schedulers(p), p)
+    """The four schedulers with uniform selection, or the first one given."""
+    selection = (p.selections or SELECTIONS)[0]
+    return _each([p.environment(s, selection=selection) for s in p.seeds], _schedulers(p), p)
 
 
 def search_cells(p: Parameters) -> list[Cell]:
@@ -174,7 +179,7 @@ def transfer_cells(p: Parameters) -> list[Cell]:
     cells = []
     for seed in p.profile.new_seeds:
         environment = p.environment(seed)
-        cells += _each([environment], _schedulers(p)[:-1], p)
+        cells += _each([environment], [name for name in _schedulers(p) if name != "mcts"], p)
         cells += [
             Cell(
                 environment, f"schedule:{path_text(schedule.compositions)}", label=f"MCTS Seed {s}"

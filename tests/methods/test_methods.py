@@ -76,7 +76,9 @@ def test_der_loss_on_hand_made_logits(beta, kind):
     now_width = 6 if kind == "class" else 2
     now = torch.randn(5, now_width, generator=draws)
     scenario = SimpleNamespace(kind=kind, head_size=2 if kind == "task" else 10, classes_per_task=2)
-    learner = SimpleNamespace(scenario=scenario, n_learned=3, logits=lambda x, head: now)
+    learner = SimpleNamespace(
+        device="cpu", scenario=scenario, n_learned=3, logits=lambda x, head: now
+    )
     task, position = [0, 0, 0, 1, 1], [0, 1, 2, 0, 1]
     method.begin(learner, memory_of(task, position))
     chosen = torch.tensor([4, 0, 2])  # M larger than the batch: three of the five are in it
@@ -274,6 +276,7 @@ def two_parameters(a: float, b: float, lr: float) -> SimpleNamespace:
     part = SimpleNamespace(y=torch.tensor([0, 1, 0, 1]))
     tasks = [SimpleNamespace(head=0, train=part) for _ in range(3)]
     return SimpleNamespace(
+        device="cpu",
         net=net,
         optimizer=torch.optim.SGD(net.parameters(), lr=lr),
         own_logits=net.own_head,

@@ -1,12 +1,13 @@
 """Notebook parameters: every papermill trap becomes the value that was meant, or a clear error."""
 
+import contextlib
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from rslib.runs import params
+from rslib.runs import params, studies
 from rslib.runs.params import ParameterError, check
 
 PARAMETERS = dict(dataset="digits", profile="smoke", seeds=None, rollouts=None, n_jobs=1)
@@ -61,6 +62,25 @@ def test_what_the_shell_hands_over_becomes_what_was_meant(name, text, meant):
         (dict(datset="mnist"), "unknown parameter 'datset'. Did you mean 'dataset'?"),
         (dict(zzz=1), "unknown parameter 'zzz'. Allowed: dataset, profile"),
         (dict(out_dir=__file__), "out_dir must be a folder"),
+        (dict(out_dir="/proc/here"), "out_dir '/proc/here' cannot be written"),
+        (dict(out_dir=f"{__file__}/here"), "cannot be written"),
+        (dict(out_dir="a\0b"), "cannot be written"),
+        (dict(out_dir="{}"), "out_dir must be the name of a folder, got {}"),
+        (dict(dataset="{}"), "dataset must be a name or a path, got {}"),
+        (dict(dataset="a{}"), "'a{}' is no known dataset"),
+        (dict(dataset="/.."), "two .npz files or more"),
+        (dict(dataset="a\0.npz"), "is no path that this system can open"),
+        (dict(dataset="a" * 300 + ".npz"), "is no path that this system can open"),
+        (dict(policies="wrost"), "unknown policy 'wrost'"),
+        (dict(policies="heur-gd"), "needs tau"),
+        (dict(policies=3), "policies must be names"),
+        (dict(selections="uniform best"), "selection must be one of uniform, kmeans"),
+        (dict(network="transformer"), "network must be one of mlp"),
+        (dict(epochs=0), "epochs must be a whole number of at least 1"),
+        (dict(n_tasks=1), "n_tasks must be a whole number of at least 2"),
+        (dict(n_tasks=6), "6 tasks need at least 12 classes"),
+        (dict(scenario="online"), "scenario must be one of task, domain, class"),
+        (dict(dataset="permuteddigits", scenario="class"), "permuted tasks share one head"),
     ],
 )
 def test_what_cannot_be_meant_stops_with_what_is_allowed(changes, message):
@@ -113,8 +133,8 @@ def test_a_users_file_is_a_dataset(tmp_path):
     x = np.random.default_rng(0).random((200, 6))
     file = tmp_path / "mine.npz"
     np.savez(file, x_train=x, y_train=y, x_test=x[:40], y_test=y[:40])
-    p = given(dataset=str(file))
-    assert p.name == "mine" and p.environment(1, n_tasks=2).classes_per_task == 2
+    p = given(dataset=str(file), out_dir=tmp_path)
+    assert p.name == p.title == "mine" and p.environment(1, n_tasks=2).classes_per_task == 2
     assert "(0 of 4 not used)" not in p._repr_html_()
 
 
@@ -168,7 +188,7 @@ def test_users_data_need_not_have_ten_classes(tmp_path):
         x = np.random.default_rng(0).random((len(y), 5), dtype=np.float32)
         path = tmp_path / f"of{n_classes}.npz"
         np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
-        return check(PARAMETERS | dict(dataset=str(path)), "03")
+        return check(PARAMETERS | dict(dataset=str(path), out_dir=tmp_path), "03")
 
     six, twenty = mine(6), mine(20)
     assert six.environment(1).n_tasks == 3 and "3 of 2 classes" in six._repr_html_()
@@ -187,3 +207,85 @@ def test_environments_by_number():
     for bad in ("", "3-1", "a", "1,1", "0-2,1", "-3", "1-"):
         with pytest.raises(ParameterError):
             params.environment_numbers(bad)
+
+
+def test_what_is_chosen_reaches_the_environments_and_the_tables():
+    """Broken: `-p policies`, `-p epochs` and the like are taken and do nothing."""
+    p = given(
+        policies="heur-ld:0.9, ets",
+        selections=["mof"],
+        n_tasks="2",
+        scenario="class",
+        network="convnet",
+        epochs=3,
+    )
+    environment = p.environment(1)
+    chosen = (environment.n_tasks, environment.scenario, environment.network, environment.epochs)
+    assert chosen == (2, "class", "convnet", 3) and environment.first_epochs == 3
+    cells = studies.MEMORY_SELECTION.cells(p)
+    assert {cell.environment.selection for cell in cells if cell.rollouts == 3} == {"mof"}
+    rows = [cell.policy for cell in cells if cell.environment.selection == "mof"]
+    assert rows == ["random", "ets", "heur-gd:0.5", "mcts", "heur-ld:0.9"] * 2, "each once per seed"
+    assert studies.scenarios(p) == ("class",) and "heur-ld:0.9" in p._repr_html_()
+    for study in (studies.TINY_MEMORY, studies.REPLAY_METHOD, studies.ETS_HEURISTIC):
+        assert "heur-ld:0.9" in {cell.policy for cell in study.list_cells(p)}
+    assert given().environment(1) == given(n_tasks=5, network="mlp", scenario="task").environment(1)
+
+
+def notebook_with(injected: str, **variables) -> dict:
+    """The globals of a notebook that papermill runs: a typed cell, its own cell, then the user's."""
+    found: dict = {"__name__": "__main__", "In": ["", injected]}
+    exec('dataset: str = "digits"\nseeds: list = None\nprofile: str = "smoke"', found)
+    exec(injected, found)
+    return found | variables
+
+
+def test_a_users_own_variables_give_no_offence():
+    """Broken: a line `threshold = 3` above the check stops a notebook, or `-p datset mnist` does not."""
+    own = dict(threshold=3, names=["a"], colours={}, x=None)
+    assert check(notebook_with("# Parameters\nseeds = [4]\n", **own), "04").seeds == (4,)
+    hidden = notebook_with('# Parameters\nseeds = "[5]"\n', seeds=np, rollouts=np)
+    assert check(hidden, "04").seeds == (5,), "an import of the same name hides what was given"
+    for wrong in ('datset = "mnist"', "zzz = 1", "rollouts = 3"):
+        with pytest.raises(ParameterError, match=r"unknown .* Allowed: dataset, seeds, profile"):
+            check(notebook_with(f"# Parameters\n{wrong}\n"), "04")
+    with pytest.raises(
+        ParameterError, match=r"'seeds'\? \(If it is a variable of your own, rename"
+    ):
+        check(notebook_with("# Parameters\n", seed=3), "04")
+
+
+def test_two_files_of_one_name_do_not_share_a_folder_of_figures(tmp_path):
+    """Broken: the figures of /a/mine.npz are overwritten by those of /b/mine.npz."""
+    y, out = np.arange(80) % 4, dict(out_dir=tmp_path / "out")
+    files = [tmp_path / "a" / "mine.npz", tmp_path / "b" / "mine.npz", tmp_path / "digits.npz"]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        np.savez(file, x_train=y[:, None] * 1.0, y_train=y, x_test=y[:, None] * 1.0, y_test=y)
+    assert (
+        given(dataset=str(files[0]), **out).name
+        == given(dataset=str(files[0]), **out).name
+        == "mine"
+    )
+    with pytest.raises(ParameterError, match=r"holds the figures of .*/a/mine.npz.*same name"):
+        given(dataset=str(files[1]), **out)
+    files[0].unlink()  # moved, perhaps: nothing of value is overwritten
+    assert given(dataset=str(files[1]), **out).name == "mine"
+    assert given(dataset=str(files[2]), **out).name == "own-digits"
+
+
+def test_a_folder_is_a_dataset(tmp_path):
+    """Broken: `-p dataset weeks` does not run, or a folder beside us hides a dataset of that name."""
+    y = np.arange(60) % 2
+    for name in ("v1.2/a", "v1.2/b", "v1.2/c", "digits/a"):
+        file = tmp_path / f"{name}.npz"
+        file.parent.mkdir(exist_ok=True)
+        np.savez(file, x_train=y[:, None] * 1.0, y_train=y, x_test=y[:, None] * 1.0, y_test=y)
+    with contextlib.chdir(tmp_path):
+        p = given(dataset="v1.2", out_dir="out")
+        assert given(dataset="digits").name == "digits"
+        assert (p.name, p.environment(1).n_tasks, studies.scenarios(p)) == ("v1.2", 3, ("domain",))
+        assert "3, each a file of the folder" in p._repr_html_() and "task 1" in p._repr_html_()
+        assert given(dataset="v1.2", out_dir="out", n_tasks=2).environment(1).n_tasks == 2
+        with pytest.raises(ParameterError, match="has 3 files, which give no 4 tasks"):
+            given(dataset="v1.2", out_dir="out", n_tasks=4)

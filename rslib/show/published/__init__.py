@@ -78,13 +78,15 @@ def single_task_replay() -> dict[int, np.ndarray]:
 
 def dataset_key(name: str) -> str:
     """Spell a dataset's name as the CSV files do: "Permuted-MNIST" is "permutedmnist"."""
+    if "/" in str(name):  # a user's, even where the folder is called mnist
+        return str(name)
     key = "".join(c for c in str(name).lower() if c.isalnum())
     return key.removeprefix("split")
 
 
 def dataset_name(name: str) -> str:
     """Spell a dataset's name as printed; a dataset that the paper does not have keeps its own."""
-    return DATASETS.get(dataset_key(name), str(name))
+    return DATASETS.get(dataset_key(name)) or presets.preset(str(name)).title
 
 
 def counterpart(
@@ -109,6 +111,8 @@ def counterpart_test(
 def _same_setting(row: Mapping[str, Any] | pd.Series, table: str, method: str) -> bool:
     dataset = dataset_key(row["dataset"])
     scenario = "domain" if dataset == "permutedmnist" else "task"
+    if not row.get("trained_as_preset", True):  # `-p epochs 1` and the like: another experiment
+        return False
     M, own = _memory_size(table, dataset, method), row.get("memory_size", nan)
     return row.get("scenario", scenario) == scenario and (M is None or isnan(own) or own == M)
 
