@@ -3,7 +3,8 @@
 `run` looks every cell up once, trains what the store lacks, and returns `Runs`: the rows that tables and
 figures take, and each cell's whole result on request. Cells share everything through the store, so they
 can run anywhere and in any order: in this process, in processes of our own (the default, one thread
-each), or on a Dask cluster. Interrupting keeps what is done; a cell that fails is reported with its
+each), or on a Dask cluster. Where these are more than the environments, searches are shared among them
+(`rslib.runs.speculation`). Interrupting keeps what is done; a cell that fails is reported with its
 parameters and does not lose the others.
 """
 
@@ -14,13 +15,11 @@ import functools
 import math
 import os
 import statistics
-import threading
 import time
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -31,7 +30,14 @@ from rslib.environment import Environment
 from rslib.errors import Interrupted, UserError
 from rslib.learner import Learner
 from rslib.memory import fill
-from rslib.runs.workers import WithRegistered, executor_for, finished, stop_workers
+from rslib.runs.speculation import kept_tree, share
+from rslib.runs.workers import (
+    WithRegistered,
+    executor_for,
+    finished,
+    n_workers,
+    stop_workers,
+)
 from rslib.schedule import n_actions
 from rslib.store import Store
 from rslib.tree import NotTrained, ScheduleTree
@@ -152,16 +158,25 @@ def run(
         print(f"{len(rows)} of {len(cells)} runs are stored; nothing is trained.")
         return Runs(cells, pd.DataFrame([rows[i] for i in sorted(rows)]), results)
     left = [i for i in range(len(cells)) if i not in rows]
+    cores = n_jobs or os.cpu_count() or 1
     if progress:
-        print(forecast([cells[i] for i in left], n_jobs or os.cpu_count() or 1))
+        print(forecast([cells[i] for i in left], cores))
     # Longest first (it sorts stably): a BFS that starts last would leave the other cores idle.
     order = sorted(left, key=lambda i: -_trainings(cells[i]))
+    longest = [cells[i] for i in order]
     failed: list[tuple[Cell, str]] = []
-    with executor_for(executor, n_jobs, len(order)) as pool:
-        jobs = {pool.submit(WithRegistered(run_cell), cells[i], results.store): i for i in order}
+    n_processes = cores if _worth_sharing(longest, cores) else len(order)
+    with executor_for(executor, n_jobs, n_processes) as pool:
+        if _worth_sharing(longest, n_workers(pool)):
+            jobs = dict(zip([cf.Future() for _ in order], order, strict=True))
+            done = share(pool, dict(zip(jobs, longest, strict=True)), results.store, row)
+        else:
+            jobs = {
+                pool.submit(WithRegistered(run_cell), cells[i], results.store): i for i in order
+            }
+            done = finished(jobs)
         try:
-            done = tqdm(finished(jobs), "cells", len(order), disable=not progress or not order)
-            for job in done:
+            for job in tqdm(done, "cells", len(order), disable=not progress or not order):
                 try:
                     error = job.exception()
                 except cf.CancelledError as cancelled:  # by the cluster: not by us, see below
@@ -212,7 +227,7 @@ def _stored_rows(cells: list[Cell], results: Results) -> dict[int, dict[str, Any
 def run_cell(cell: Cell, store: Store) -> dict[str, Any]:
     """One row. Runs in a worker, which keeps its last trees so that cells of one environment share."""
     start = time.perf_counter()
-    tree = _tree(cell.environment, store)
+    tree = kept_tree(cell.environment, store)
     result = search.run(tree, cell.policy, cell.rollouts)
     return row(cell, result) | {"seconds": time.perf_counter() - start}
 
@@ -249,27 +264,20 @@ def row(cell: Cell, result: search.Result) -> dict[str, Any]:
     }
 
 
-_of_thread = threading.local()  # neither a learner nor a connection can be shared by threads
-
-
-def _tree(environment: Environment, store: Store) -> ScheduleTree:
-    """This thread's tree of the environment; the key says if a user's file has changed meanwhile."""
-    if not hasattr(_of_thread, "tree"):
-        _of_thread.tree = functools.lru_cache(maxsize=2)(_new_tree)
-    return _of_thread.tree(environment, environment.key, store.folder, store.shipped)
-
-
-def _new_tree(
-    environment: Environment, key: str, folder: Path, shipped: Path | None
-) -> ScheduleTree:
-    return ScheduleTree(environment, Store(folder, shipped))
-
-
 # -- how long it will take -------------------------------------------------------------------------
 
 
 def forecast(cells: Iterable[Cell], n_jobs: int = 1) -> str:
     """How long these cells will take: their trainings (at most) times a timed step."""
+    trainings, seconds = _cost(cells)
+    if not trainings:
+        return "Every result is stored already: nothing to train."
+    minutes = seconds / n_jobs / 60
+    return f"At most {trainings:,.0f} task trainings to do: about {minutes:.1f} min on {n_jobs} core(s)."
+
+
+def _cost(cells: Iterable[Cell]) -> tuple[float, float]:
+    """The task trainings of these cells (at most), and their seconds on one core."""
     trainings, seconds = 0.0, 0.0
     cost: dict[tuple, float] = {}
     for cell in cells:
@@ -279,10 +287,17 @@ def forecast(cells: Iterable[Cell], n_jobs: int = 1) -> str:
             cost[kind] = _seconds_per_task(environment)
         n = _trainings(cell)
         trainings, seconds = trainings + n, seconds + n * cost[kind]
-    if not trainings:
-        return "Every result is stored already: nothing to train."
-    minutes = seconds / n_jobs / 60
-    return f"At most {trainings:,.0f} task trainings to do: about {minutes:.1f} min on {n_jobs} core(s)."
+    return trainings, seconds
+
+
+SHORT = 60  # seconds of training that are not worth starting processes for
+
+
+def _worth_sharing(cells: Sequence[Cell], n_workers: int) -> bool:
+    """Whether to hand nodes to workers instead of cells, which would leave some idle or train twice."""
+    searches = any(cell.policy in search.SEARCHES for cell in cells)
+    environments = {cell.environment for cell in cells}
+    return searches and len(environments) < n_workers and _cost(cells)[1] > SHORT
 
 
 def _trainings(cell: Cell) -> float:
@@ -301,6 +316,7 @@ def _trainings(cell: Cell) -> float:
     return total
 
 
+@functools.lru_cache(maxsize=64)
 def _seconds_per_task(environment: Environment, n_steps: int = 10) -> float:
     """A few real training steps, timed and multiplied."""
     learner = Learner(environment)

@@ -131,6 +131,13 @@ def _as_executor(given: Any) -> Any:
     return given.get_executor(pure=False) if hasattr(given, "get_executor") else given
 
 
+def n_workers(pool: Any) -> int:
+    """How many jobs an executor works on at once; 1 for one that does not say."""
+    if hasattr(pool, "_client"):  # Dask's
+        return sum(pool._client.nthreads().values())
+    return getattr(pool, "_max_workers", 1)
+
+
 def stop_workers(pool: Any) -> None:
     """End our own processes in the middle of their cells: the store keeps every finished node."""
     if isinstance(pool, Processes):

@@ -93,6 +93,16 @@ def test_cluster_gives_the_same_rows(client, serial, tmp_path):
     assert rows.trained.sum() > 0 and store.check() == []
 
 
+def test_a_search_is_shared_among_the_workers(client, serial, tmp_path, monkeypatch):
+    """Broken: one search uses one worker of a cluster, or another search comes out of it."""
+    monkeypatch.setattr(grid, "SHORT", 0)
+    monkeypatch.setattr(grid, "run_cell", lambda *cell: pytest.fail("not shared"))
+    store = Store(tmp_path, shipped=None)
+    rows = in_time(lambda: grid.run(CELLS[1:3], store=store, executor=client, progress=False).rows)
+    same_rows(rows, serial.iloc[1:3].reset_index(drop=True))
+    assert rows.trained.sum() > 0 and store.check() == []
+
+
 def test_cluster_by_its_address(client, serial, tmp_path, monkeypatch):
     """RSLIB_CLUSTER=tcp://...: what a notebook is started with."""
     monkeypatch.setenv("RSLIB_CLUSTER", client.scheduler.address)
