@@ -57,8 +57,7 @@ dataset: its test environments, but trained on Split MNIST alone instead of two 
 
 def report(out_dir: Path = REPOSITORY) -> str:
     """Save the tables with verdicts below `out_dir`; returns the text of REPRODUCIBILITY.md."""
-    everywhere = params.check(dict(profile="paper", n_jobs=1), "09")
-    datasets = [q for q in studies.each_dataset(everywhere) if q.dataset in presets.PAPER]
+    datasets = run_datasets()
     overview, compared = [], []
     for study in STUDIES:
         runs = studies.stored(study, datasets)
@@ -81,11 +80,17 @@ def report(out_dir: Path = REPOSITORY) -> str:
     return "\n".join(lines)
 
 
+def run_datasets() -> list[Parameters]:
+    """The paper's datasets that have stored rows, each with the paper's settings."""
+    everywhere = params.check(dict(profile="paper", n_jobs=1), "09")
+    return [q for q in studies.each_dataset(everywhere) if q.dataset in presets.PAPER]
+
+
 def _counts(found: Comparison) -> list[str]:
     """How many means, winners and tests of a study have which verdict."""
     metric = found.study.metrics[0]
     means = found.cells.values.query("metric == @metric")
-    counts = [f"{metric.upper()}: {_said(means['verdict'])}"]
+    counts = [f"{metric.upper()}: {counted(means['verdict'])}"]
     for name, table in (("winners", found.winners), ("tests", found.tests)):
         if len(table.frame):
             judged = [v for v in table.values["verdict"] if v != verdicts.TOO_FEW]
@@ -93,7 +98,8 @@ def _counts(found: Comparison) -> list[str]:
     return counts
 
 
-def _said(found: pd.Series) -> str:
+def counted(found: pd.Series) -> str:
+    """How many means have which verdict, in words."""
     kinds = ("same", "different", "open", "open without room", verdicts.TOO_FEW)
     counts = {kind: int((found == kind).sum()) for kind in kinds}
     return ", ".join(f"{n} {kind}" for kind, n in counts.items() if n)
@@ -111,21 +117,28 @@ def _rules(compared: list[Comparison]) -> list[str]:
         f"{per_std:.2f} points at one point of spread. Where the paper's standard deviation is above "
         f"{verdicts.ROOM / verdicts.paper_half_width(1):.2f} points, there is no room for *same*.",
     ]
-    acc = [found.cells.values.query("metric == 'acc'") for found in compared]
-    if any(map(len, acc)):
-        # Appendix C.9 prints the uniform cells of Table 1 again.
-        cells = pd.concat(acc).drop_duplicates(["dataset", "label", "mean", "paper_mean"])
-        cells = cells[cells["n"] >= verdicts.FEWEST]
+    cells = judged_means(compared)
+    if len(cells):
         half = (cells["high_95"] - cells["low_95"]) / 2
         lines[-1] += (
-            f" Of the {len(cells)} ACC cells with enough seeds: {_said(cells['verdict'])}. In the "
+            f" Of the {len(cells)} ACC cells with enough seeds: {counted(cells['verdict'])}. In the "
             f"median cell a difference shows from {half.median():.2f} points on (in single cells from "
-            f"{half.min():.2f} to {half.max():.2f}). {_direction(cells)}"
+            f"{half.min():.2f} to {half.max():.2f}). {direction(cells)}"
         )
     return [*lines, ""]
 
 
-def _direction(cells: pd.DataFrame) -> str:
+def judged_means(compared: list[Comparison]) -> pd.DataFrame:
+    """Every mean ACC with enough seeds that the paper has too, once each."""
+    acc = [found.cells.values.query("metric == 'acc'") for found in compared]
+    if not any(map(len, acc)):
+        return pd.DataFrame()
+    # Appendix C.9 prints the uniform cells of Table 1 again.
+    cells = pd.concat(acc).drop_duplicates(["dataset", "label", "mean", "paper_mean"])
+    return cells[cells["n"] >= verdicts.FEWEST]
+
+
+def direction(cells: pd.DataFrame) -> str:
     """How many cells are higher here, and by how much: worth more than single verdicts."""
     kinds = {"baselines": studies.BASELINES, "MCTS": ("MCTS",)}
     gaps = {

@@ -1,7 +1,7 @@
 """`make ship`: rewrite everything in the repository that follows from results/.
 
 Figures and tables of the shipped datasets, executed copies of their notebooks in docs/executed,
-REPRODUCIBILITY.md, and the block of facts in the README. Only shipped rows are read (the store is an
+REPRODUCIBILITY.md, and the blocks of facts and the picture of the README. Only shipped rows are read (the store is an
 empty folder) and nothing is trained, so two runs write the same bytes. `docs/executed/results.sha256`
 says which results were shipped; a test compares it.
 """
@@ -65,7 +65,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         # Before anything reads it: rows of this machine's own store are not shipped.
         os.environ |= {"RSLIB_STORE": f"{folder}/store", "RSLIB_OFFLINE": "1"}
-        from tools import paper_figures, reproducibility
+        from tools import facts, paper_figures, reproducibility
 
         datasets = sorted({file.parent.name for file in results_files(RESULTS)})
         arguments = ["--profile", "paper", "--datasets", " ".join(datasets)]
@@ -78,8 +78,11 @@ def main() -> int:
             target = EXECUTED / notebook.parent.name / notebook.name
             write_atomically(target, nbformat.writes(copy).encode())
         reproducibility.main()
+        facts.main()
     write_atomically(STAMP, f"{results_digest()}\n".encode())
-    print(f"shipped {', '.join(datasets)}: figures/, tables/, docs/executed/, REPRODUCIBILITY.md")
+    print(
+        f"shipped {', '.join(datasets)}: figures/, tables/, docs/executed/, REPRODUCIBILITY.md, README.md"
+    )
     return 0
 
 
