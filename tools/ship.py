@@ -1,9 +1,9 @@
 """`make ship`: rewrite everything in the repository that follows from results/.
 
 Figures and tables of the shipped datasets, executed copies of their notebooks in docs/executed,
-REPRODUCIBILITY.md, and the blocks of facts and the picture of the README. Only shipped rows are read (the store is an
-empty folder) and nothing is trained, so two runs write the same bytes. `docs/executed/results.sha256`
-says which results were shipped; a test compares it.
+REPRODUCIBILITY.md, and the README's picture and blocks of facts. Only shipped rows are read (the store
+is an empty folder) and nothing is trained, so two runs write the same bytes.
+`docs/executed/results.sha256` says which results were shipped; a test compares it.
 """
 
 from __future__ import annotations
@@ -80,9 +80,7 @@ def main() -> int:
         reproducibility.main()
         facts.main()
     write_atomically(STAMP, f"{results_digest()}\n".encode())
-    print(
-        f"shipped {', '.join(datasets)}: figures/, tables/, docs/executed/, REPRODUCIBILITY.md, README.md"
-    )
+    print(f"shipped {', '.join(datasets)}: figures/, tables/, docs/, REPRODUCIBILITY.md, README.md")
     return 0
 
 
