@@ -14,6 +14,7 @@ def only_shipped(monkeypatch):
     monkeypatch.setenv("RSLIB_RESULTS", str(files.REPOSITORY / "results"))
 
 
+@pytest.mark.slow  # every search of the shipped rows is walked again
 def test_the_readme_says_what_the_rows_say(only_shipped):
     """Broken: results/ has changed and the README has not: run `make ship`."""
     text = facts.README.read_text()
@@ -25,8 +26,8 @@ def block(name: str) -> str:
     return re.search(f"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", text, flags=re.S)[1]
 
 
-def test_the_conclusions_below_the_numbers_follow_from_them():
-    """Broken: people's sentences under the block claim what its numbers no longer show."""
+def test_the_conclusions_above_the_numbers_follow_from_them():
+    """Broken: people's sentences above the block claim what its numbers no longer show."""
     search, surrogate, policies = re.split(r"\n- \*\*", block("facts"))[1:]
     shares, luck = search.split("\n")[1:]
     assert set(re.findall(r"\*\*(ahead|level|behind)\*\*", shares)) == {"ahead"}
