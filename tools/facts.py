@@ -111,7 +111,8 @@ def agreement(stored: Stored) -> str:
 def search(found: Runs, luck: tables.Table) -> str:
     """Say how the paper's search does beside equal shares and beside luck."""
     shares = []
-    for title, rows in found.rows.groupby("dataset", sort=False):
+    good = found.rows[found.rows["converged"].astype(bool)]
+    for title, rows in good.groupby("dataset", sort=False):
         acc = 100 * rows.pivot(index="seed", columns="label", values="acc")
         name = published.dataset_name(str(title))
         shares.append((name, "MCTS", tables.paired(acc["MCTS"], acc["ETS"])))
@@ -141,6 +142,7 @@ def surrogate(equal: tables.Table) -> str:
     return (
         "- **What the surrogate search adds** (ours, not the paper's)\n"
         f"  - beside luck at equal cost: {_by_side(places, 'Surrogate')}\n"
+        f"  - its candidates without the model: {_by_side(places, 'Without model')}\n"
         f"  - MCTS in the same places: {_by_side(places, 'MCTS')}\n"
         "  - on the authors' complete trees, 100 rollouts each: "
         f"{_by_side(trees, 'Surrogate')}; MCTS {_by_side(trees, 'MCTS, C = 0.1')}"

@@ -135,7 +135,7 @@ def judged_means(compared: list[Comparison]) -> pd.DataFrame:
         return pd.DataFrame()
     # Appendix C.9 prints the uniform cells of Table 1 again.
     cells = pd.concat(acc).drop_duplicates(["dataset", "label", "mean", "paper_mean"])
-    return cells[cells["n"] >= verdicts.FEWEST]
+    return cells.query(f"n >= {verdicts.FEWEST}")
 
 
 def direction(cells: pd.DataFrame) -> str:
