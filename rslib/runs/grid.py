@@ -11,6 +11,7 @@ parameters and does not lose the others.
 from __future__ import annotations
 
 import concurrent.futures as cf
+import contextlib
 import functools
 import math
 import os
@@ -78,6 +79,10 @@ class Runs:
         """A cell's whole result: schedules and accuracy matrices, every rollout of a search."""
         return self._results[cell]
 
+    def tree(self, cell: Cell) -> ScheduleTree:
+        """The tree that answered a cell, which looks up more schedules and never trains."""
+        return self._results.answer(cell)[0]
+
     def of(self, name: str) -> list[search.Result]:
         """The stored results of a policy or of a label, in the order of the cells."""
         wanted = [cell for cell in self.cells if name in (cell.policy, cell.label)]
@@ -92,23 +97,32 @@ class Runs:
 
 
 class Results:
-    """Results from a store, never trained; cells of one environment share its tree, read once."""
+    """Results from a store, never trained; cells of one environment share its tree, read once.
+
+    With another torch than that of results/, a cell that the store cannot answer is looked up in the
+    shipped rows alone: rows of two versions of torch never meet in one result.
+    """
 
     def __init__(self, store: Store):
         self.store = store
-        self._trees: dict[Environment, ScheduleTree] = {}
-        self._found: dict[Cell, search.Result] = {}
+        self._trees: dict[Environment, list[ScheduleTree]] = {}
+        self._found: dict[Cell, tuple[ScheduleTree, search.Result]] = {}
 
     def __getitem__(self, cell: Cell) -> search.Result:
         """The result of a cell; raises NotTrained if the store lacks any part of it."""
+        return self.answer(cell)[1]
+
+    def answer(self, cell: Cell) -> tuple[ScheduleTree, search.Result]:
+        """The tree that knows all of a cell, and the cell's result."""
         if cell not in self._found:
-            environment = cell.environment
             try:
-                if environment not in self._trees:
-                    self._trees[environment] = ScheduleTree(environment, self.store, frozen=True)
-                tree = self._trees[environment]
-                tree.walk()  # raises here if nothing is stored, before a search has made any plans
-                self._found[cell] = search.run(tree, cell.policy, cell.rollouts)
+                for tree in self._trees_of(cell.environment):
+                    with contextlib.suppress(NotTrained):
+                        tree.walk()  # raises if nothing is stored, before a search has made any plans
+                        self._found[cell] = tree, search.run(tree, cell.policy, cell.rollouts)
+                        break
+                else:
+                    raise NotTrained(f"{cell} has not been trained")
             except data.DataError as error:  # own rows, but their data are gone
                 raise NotTrained(str(error)) from None
         return self._found[cell]
@@ -118,6 +132,16 @@ class Results:
             return self[cell] is not None
         except NotTrained:
             return False
+
+    def _trees_of(self, environment: Environment) -> list[ScheduleTree]:
+        """The trees to look an environment up in: the store's, and with another torch the shipped."""
+        if environment not in self._trees:
+            trees = [ScheduleTree(environment, self.store, frozen=True)]
+            if environment.key != environment.recorded_key:
+                rows = self.store.shipped_rows(environment.recorded_key, environment.spec())
+                trees += [ScheduleTree(environment, frozen=True, rows=rows)] if rows else []
+            self._trees[environment] = trees
+        return self._trees[environment]
 
     def forget(self, environment: Environment) -> None:
         """Read an environment's rows anew next time: workers have stored more."""
