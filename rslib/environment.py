@@ -288,7 +288,11 @@ class Environment:
         if self.samples_per_class is not None:
             parts.append(f"{self.samples_per_class} per class")
         parts += [f"{self.selection} selection", self.method]
-        usual = Environment(self.dataset, method=self.method)
+        given = ("n_tasks", "scenario", "network") if data.is_path(self.dataset) else ()
+        parts += [str(self.network)] if given else []
+        # A user's data decide these defaults, and may be gone.
+        known = {name: getattr(self, name) for name in given}
+        usual = Environment(self.dataset, method=self.method, **known)
         training = ("network", "hidden", "epochs", "first_epochs", "batch_size", "lr")
         own, paper = ({n: getattr(e, n) for n in training} | e.arguments for e in (self, usual))
         return ", ".join(parts + [f"{n}={v}" for n, v in own.items() if paper.get(n) != v])

@@ -144,7 +144,7 @@ def _draw_lines(values, keys, labels, sides, xlabel: str) -> Figure:
         parts = [[printed_name(k, v) for v in part[k]] for k in [*keys, "label"] if k != "dataset"]
         ax.set_yticks(range(len(part)), [", ".join(map(str, name)) for name in zip(*parts)])
         ax.set_ylim(len(part) - 0.5, -0.5)
-        ax.set_title(published.dataset_name(str(dataset)))
+        ax.set_title(published.dataset_name(str(dataset)) if dataset else "")
     if not both:
         fig.supxlabel(xlabel)
         return fig

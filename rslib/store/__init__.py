@@ -381,7 +381,7 @@ class Store:
         """What is wrong with the store: nothing, if it is as it should be."""
         trouble = [r for (r,) in self._read("PRAGMA integrity_check") if r != "ok"]
         lines = self._read("SELECT key, spec, digest FROM environments")
-        known = {key for key, *values in lines if _spec(key, *values)}
+        known = {key for key, *values in lines if _spec(key, *values) is not None}
         trouble += [f"environment {key} is damaged" for key, *_ in lines if key not in known]
         for (key,) in self._read("SELECT DISTINCT key FROM rows"):
             rows, wrong = self._own(key)

@@ -1,6 +1,7 @@
 """`make paper-figures` when something goes wrong: killed in the middle, it goes on where it was."""
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -156,9 +157,12 @@ def test_folders_are_those_of_the_command_line(tmp_path, monkeypatch):
     """Broken: `--out-dir out` writes to notebooks/out, because that is where notebooks run."""
     asked = {}
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        paper_figures.papermill, "execute_notebook", lambda *a, **_: asked.update(a[2])
-    )
+
+    def execute(notebook, out, parameters, **_):
+        asked.update(parameters)
+        shutil.copy(notebook, out)
+
+    monkeypatch.setattr(paper_figures.papermill, "execute_notebook", execute)
     assert paper_figures.main(["--notebooks", "04", "--out-dir", "out", "--executed", "e"]) == 0
     assert asked["out_dir"] == str(tmp_path / "out") and (tmp_path / "e" / "index.html").exists()
 
@@ -182,6 +186,7 @@ def test_the_papers_settings_draw_what_is_there_and_train_only_what_is_named(
     def execute(notebook, out, parameters, **_):
         run.append(notebook.name[:2])
         trains[run[-1]] = parameters.get("train", True)
+        shutil.copy(notebook, out)
 
     monkeypatch.setattr(paper_figures.papermill, "execute_notebook", execute)
     out = ["--out-dir", str(tmp_path), "--executed", str(tmp_path / "executed")]

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import matplotlib as mpl
 import matplotlib.image
@@ -220,6 +221,8 @@ def test_forest_draws_paired_differences_and_the_papers():
     np.testing.assert_allclose(drawn, expected)
     ends = ax.containers[0][2][0].get_segments()[0][:, 0]
     assert ends == pytest.approx(table.values[["paired_low", "paired_high"]].iloc[0].to_numpy())
+    without = replace(table, values=table.values.drop(columns="dataset"))
+    assert figures.forest(without).axes[0].get_title() == ""  # not the name of a folder
 
 
 def test_bounds_of_fewer_seeds_say_so():
