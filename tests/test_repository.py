@@ -64,8 +64,8 @@ def test_constraints_pin_every_dependency():
     versions = {canonicalize_name(pin[1]): Version(pin[2]) for pin in pins if pin}
     assert len(versions) == len(pins)
     project = tomllib.loads(read("pyproject.toml"))["project"]
-    declared = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
-    for wanted in map(Requirement, declared):
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    for wanted in (Requirement(text) for group in groups for text in group):
         assert versions[canonicalize_name(wanted.name)] in wanted.specifier, wanted
     assert str(versions["torch"]) == RECORDED_WITH
     assert "-c constraints.txt" in read("Makefile")

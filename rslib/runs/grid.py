@@ -26,7 +26,7 @@ from typing import Any
 import pandas as pd
 from tqdm.auto import tqdm
 
-from rslib import data, search
+from rslib import data, files, search
 from rslib.environment import Environment
 from rslib.errors import Interrupted, UserError
 from rslib.learner import Learner
@@ -41,7 +41,7 @@ from rslib.runs.workers import (
 )
 from rslib.schedule import n_actions
 from rslib.store import Store
-from rslib.tree import NotTrained, ScheduleTree
+from rslib.tree import NotTrained, ScheduleTree, nbytes
 
 
 @dataclass(frozen=True)
@@ -297,26 +297,30 @@ def row(cell: Cell, result: search.Result) -> dict[str, Any]:
 
 
 def forecast(cells: Iterable[Cell], n_jobs: int = 1) -> str:
-    """How long these cells will take: their trainings (at most) times a timed step."""
-    trainings, seconds = _cost(cells)
+    """How long these cells will take, and how much disk: their trainings (at most) times one of them."""
+    trainings, seconds, snapshots = _cost(cells)
     if not trainings:
         return "Every result is stored already: nothing to train."
-    minutes = seconds / n_jobs / 60
-    return f"At most {trainings:,.0f} task trainings to do: about {minutes:.1f} min on {n_jobs} core(s)."
+    minutes, disk = seconds / n_jobs / 60, min(snapshots, files.snapshot_limit()) / 2**20
+    return (
+        f"At most {trainings:,.0f} task trainings to do: about {minutes:.1f} min on {n_jobs} core(s), "
+        f"and at most {math.ceil(disk):,} MB of disk."
+    )
 
 
-def _cost(cells: Iterable[Cell]) -> tuple[float, float]:
-    """The task trainings of these cells (at most), and their seconds on one core."""
-    trainings, seconds = 0.0, 0.0
-    cost: dict[tuple, float] = {}
+def _cost(cells: Iterable[Cell]) -> tuple[float, float, float]:
+    """The task trainings of these cells (at most), their seconds on one core, their snapshots' bytes."""
+    trainings, seconds, snapshots = 0.0, 0.0, 0.0
+    cost: dict[tuple, tuple[float, int]] = {}
     for cell in cells:
         environment = cell.environment
         kind = (environment.dataset, environment.method, environment.memory_size)
         if kind not in cost:
-            cost[kind] = _seconds_per_task(environment)
-        n = _trainings(cell)
-        trainings, seconds = trainings + n, seconds + n * cost[kind]
-    return trainings, seconds
+            cost[kind] = _cost_per_task(environment)
+        n, (time_each, bytes_each) = _trainings(cell), cost[kind]
+        trainings, seconds = trainings + n, seconds + n * time_each
+        snapshots += n * bytes_each
+    return trainings, seconds, snapshots
 
 
 SHORT = 60  # seconds of training that are not worth starting processes for
@@ -346,8 +350,8 @@ def _trainings(cell: Cell) -> float:
 
 
 @functools.lru_cache(maxsize=64)
-def _seconds_per_task(environment: Environment, n_steps: int = 10) -> float:
-    """A few real training steps, timed and multiplied."""
+def _cost_per_task(environment: Environment, n_steps: int = 10) -> tuple[float, int]:
+    """The seconds of a few real training steps, multiplied, and the bytes of a snapshot after them."""
     learner = Learner(environment)
     learner.n_learned = 1
     learner.net.train()
@@ -360,4 +364,5 @@ def _seconds_per_task(environment: Environment, n_steps: int = 10) -> float:
         times.append(time.perf_counter() - start)
     per_step = statistics.median(times)  # the first steps warm up
     n = len(learner.scenario.tasks[0].train)
-    return per_step * (environment.epochs or 1) * -(-n // (environment.batch_size or 1))
+    n_batches = (environment.epochs or 1) * -(-n // (environment.batch_size or 1))
+    return per_step * n_batches, nbytes(learner.snapshot())
