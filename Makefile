@@ -23,13 +23,13 @@ ROWS ?= 6
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-16s %s\n", $$1, $$2}'
 
-# One stamp per set of extras: made anew when pyproject.toml changes, free when it is there.
-PIP := .venv/bin/python -m pip --disable-pip-version-check install --quiet
+# One stamp per set of extras: made anew when pyproject.toml or the tested versions change.
+PIP := .venv/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
 .venv/bin/python:
 	python3 -m venv .venv
 
-.venv/.installed: pyproject.toml | .venv/bin/python
+.venv/.installed: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) torch==2.13.0
 	$(PIP) -e ".[dev]"
 	@touch $@

@@ -28,6 +28,7 @@ from rslib.scenario import KINDS, Scenario, make_scenario
 from rslib.store.rows import Facts, shipped_facts
 
 PROTOCOL = {"mlp": 1, "convnet": 2, "resnet": 2}  # 2: channels last in memory; others have 1
+RECORDED_WITH = "2.13.0"  # the torch that trained results/
 
 
 class DeviceError(UserError, ValueError):
@@ -222,12 +223,20 @@ class Environment:
         text = self._settings_key + json.dumps(own, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:20] if own else self._settings_key
 
+    @property
+    def recorded_key(self) -> str:
+        """The key that this environment has with the torch of results/, to look up whole results."""
+        return self._hash(RECORDED_WITH)
+
     @functools.cached_property
     def _settings_key(self) -> str:
+        return self._hash(torch.__version__.partition("+")[0])
+
+    def _hash(self, torch_version: str) -> str:
         """`setting` is left out: it only chose defaults, and those are listed themselves."""
         ingredients = {
             "protocol": PROTOCOL.get(str(self.network), 1),
-            "torch": torch.__version__.partition("+")[0],
+            "torch": torch_version,
             "dataset": (self.recorded_facts or self.load()).fingerprint,  # its bytes, not its name
             "permuted": self.preset.permuted,
             "max_train": self.preset.max_train,

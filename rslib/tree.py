@@ -318,18 +318,19 @@ class _Snapshots:
     def put(self, node: tuple, state: dict[str, Any]) -> None:
         if node in self._states:
             self.size -= self._states.pop(node)[1]
-        size = _nbytes(state)
+        size = nbytes(state)
         self._states[node] = (state, size)
         self.size += size
         while self.size > self.limit and len(self._states) > 1:
             self.size -= self._states.popitem(last=False)[1][1]
 
 
-def _nbytes(value: Any) -> int:
+def nbytes(value: Any) -> int:
+    """Add up the bytes of all tensors in a snapshot."""
     if isinstance(value, Tensor):
         return value.nbytes
     if isinstance(value, dict):
-        return sum(map(_nbytes, value.values()))
+        return sum(map(nbytes, value.values()))
     if isinstance(value, list | tuple):
-        return sum(map(_nbytes, value))
+        return sum(map(nbytes, value))
     return 0

@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from rslib.environment import RECORDED_WITH
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -47,6 +52,23 @@ def tracked() -> list[Path]:
 
 
 # -- dependencies ----------------------------------------------------------------------------------
+
+
+def test_constraints_pin_every_dependency():
+    """Broken: `make` installs versions that nobody has tested, or pip refuses the file."""
+    pins = [
+        re.fullmatch(r"([A-Za-z0-9._-]+)==([0-9][0-9a-z.]*)", line)
+        for line in read("constraints.txt").splitlines()
+    ]
+    assert all(pins)  # names and versions, nothing else
+    versions = {canonicalize_name(pin[1]): Version(pin[2]) for pin in pins if pin}
+    assert len(versions) == len(pins)
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    for wanted in (Requirement(text) for group in groups for text in group):
+        assert versions[canonicalize_name(wanted.name)] in wanted.specifier, wanted
+    assert str(versions["torch"]) == RECORDED_WITH
+    assert "-c constraints.txt" in read("Makefile")
 
 
 def test_environment_yml_agrees_with_pyproject():

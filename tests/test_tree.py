@@ -306,7 +306,7 @@ def test_bfs_trains_every_node_exactly_once(stub, tmp_path, memory_size, trainin
 def test_leaves_are_never_stored_and_snapshots_in_memory_are_bounded(tmp_path):
     """35 inner nodes of 1,085: storing the leaves would take 30 times the room."""
     environment, store = small(), Store(tmp_path, shipped=None)
-    size = tree_module._nbytes(ScheduleTree(environment)._learner_above((), 1).snapshot())
+    size = tree_module.nbytes(ScheduleTree(environment)._learner_above((), 1).snapshot())
     tree = ScheduleTree(environment, store, ram_limit=10 * size)
     mcts(tree, 12)
     inner = {s for s in store.rows(environment.key) if s != UNTRAINED and s.count("/") < 3}

@@ -6,7 +6,8 @@ stop the others; at the end the command fails with their names. Executed copies 
 
 The paper's settings take hours where nothing is shipped. So `--profile paper --datasets mnist` draws
 stored results only, and reports each notebook that it skips because its runs are not stored; a
-notebook named by `--notebooks` is run, whatever it takes.
+notebook named by `--notebooks` is run, whatever it takes. Where the data are not on this machine and
+cannot be fetched, it is drawn from what is stored.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import nbformat
 import papermill
 
+from rslib import data
 from rslib.files import REPOSITORY, write_atomically
 from rslib.runs import params
 from tools import report
@@ -42,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     if chosen:
         notebooks = [n for n in notebooks if n.name.startswith(tuple(chosen))]
-    stored_only = options.profile == "paper" and options.datasets and not chosen
+    stored_only = options.profile == "paper" and bool(options.datasets) and not chosen
     failed, start = [], time.perf_counter()
     for notebook in notebooks:
         datasets = [] if notebook.name[:2] in ONCE else options.datasets.split()
@@ -50,10 +52,11 @@ def main(arguments: list[str] | None = None) -> int:
             title = f"{notebook.stem} {dataset}".strip()
             parameters = _parameters(notebook, dataset, options)
             try:
-                if stored_only and not _drawable(title, notebook, dataset, parameters):
-                    continue
+                if stored_only or (dataset and not data.at_hand(dataset)):
+                    if not _drawable(title, notebook, dataset, parameters, stored_only):
+                        continue
                 passed = _run(title, notebook, dataset, parameters, options)
-            except params.ParameterError as error:
+            except (params.ParameterError, data.DataError) as error:
                 print(f"{title}: failed: {error}")
                 passed = False
             if not passed:
@@ -95,13 +98,16 @@ def _parameters_cell(notebook: Path) -> str:
     return next(c.source for c in cells if "parameters" in c.metadata.get("tags", []))
 
 
-def _drawable(title: str, notebook: Path, dataset: str, parameters: dict[str, Any]) -> bool:
-    """Whether stored results are enough to draw a notebook; prints how to train the missing runs.
+def _drawable(
+    title: str, notebook: Path, dataset: str, parameters: dict[str, Any], stored_only: bool
+) -> bool:
+    """Whether a notebook can be drawn; prints how to train the missing runs.
 
-    A notebook that can show a part of its runs is given `train=False`.
+    A notebook that can show a part of its runs is given `train=False`, where `stored_only` or where the
+    data to train the others cannot be had.
     """
     number = notebook.name[:2]
-    if number in NOT_SHIPPED:
+    if stored_only and number in NOT_SHIPPED:
         print(
             f"{title}: skipped, it shows no shipped result. To run it: papermill "
             f"notebooks/{notebook.name} out.ipynb -p profile paper -p dataset NAME"
@@ -109,25 +115,35 @@ def _drawable(title: str, notebook: Path, dataset: str, parameters: dict[str, An
         return False
     if not dataset:
         return True
-    n_stored, n_runs = stored_runs(dataset, number)
+    n_stored, n_runs = stored_runs(dataset, number, parameters["profile"])
     if n_stored == n_runs:
         return True
     some = n_stored > 0 and "train:" in _parameters_cell(notebook)
+    if not stored_only and (not some or _fetched(dataset)):
+        return True  # it trains the others, or says what it lacks
     if some:
         parameters["train"] = False
     print(
         f"{title}: {'drawn from' if some else 'skipped,'} {n_stored} of its {n_runs} runs"
         f"{'' if some else ' are stored'}. To train the others: make paper-figures "
-        f'PROFILE=paper DATASETS="{dataset}" NOTEBOOKS={number}'
+        f'PROFILE={parameters["profile"]} DATASETS="{dataset}" NOTEBOOKS={number}'
+        f"{'' if stored_only else ', once its data are here (`rslib data`)'}"
     )
     return some
 
 
-def stored_runs(dataset: str, number: str) -> tuple[int, int]:
-    """How many of a notebook's runs with the paper's settings are stored, and of how many."""
+def _fetched(dataset: str) -> bool:
+    try:
+        return bool(data.load(dataset).n_classes)
+    except data.DataError:
+        return False
+
+
+def stored_runs(dataset: str, number: str, profile: str = "paper") -> tuple[int, int]:
+    """How many of a notebook's runs are stored, and of how many."""
     from rslib.runs import grid, studies  # here: it loads torch, which running a notebook does not
 
-    p = params.check({"dataset": dataset, "profile": "paper"}, number)
+    p = params.check({"dataset": dataset, "profile": profile}, number)
     mine = [study for study in studies.STUDIES if study.notebook == number]
     cells = dict.fromkeys(cell for study in mine for cell in study.cells(p))
     return len(grid.lookup(cells)), len(cells)

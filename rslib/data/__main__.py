@@ -4,14 +4,16 @@ import argparse
 import sys
 
 from rslib import data
-from rslib.data import fetch, npz
+from rslib.data import fetch, npz, sources
 
 
 def _row(name: str) -> list[str]:
     base = data.SAME_ARRAYS.get(name, name)
     found = fetch.find(base) if base in fetch.LAYOUTS else None
     if found is None and base in fetch.LAYOUTS:
-        return [name, "no", "", "", "", "", f"python -m rslib.data get {base}"]
+        folder = f"put its files into {fetch.OWN / fetch.LAYOUTS[base][0].folders[0]}"
+        how = f"rslib data get {base}" if base in sources.TORCHVISION else folder
+        return [name, "no", "", "", "", "", how]
     try:
         dataset = data.load(name, download=False)
     except data.DataError as error:

@@ -53,7 +53,7 @@ def torchvision_datasets() -> Any:
     return datasets
 
 
-_TORCHVISION = {
+TORCHVISION = {  # every dataset that has a source; packages carry some of them too
     "mnist": "MNIST",
     "fashionmnist": "FashionMNIST",
     "cifar10": "CIFAR10",
@@ -62,9 +62,9 @@ _TORCHVISION = {
 
 
 def from_torchvision(name: str, staging: Path) -> str:
-    if name not in _TORCHVISION:
+    if name not in TORCHVISION:
         raise DataError("torchvision: has no download for it")
-    kind = getattr(torchvision_datasets(), _TORCHVISION[name])
+    kind = getattr(torchvision_datasets(), TORCHVISION[name])
     if hasattr(kind, "mirrors"):  # one mirror: the second would only double the wait
         kind = type(kind.__name__, (kind,), {"mirrors": kind.mirrors[:1]})
         url = kind.mirrors[0] + kind.resources[0][0]

@@ -11,6 +11,7 @@ parameters and does not lose the others.
 from __future__ import annotations
 
 import concurrent.futures as cf
+import contextlib
 import functools
 import math
 import os
@@ -25,7 +26,7 @@ from typing import Any
 import pandas as pd
 from tqdm.auto import tqdm
 
-from rslib import data, search
+from rslib import data, files, search
 from rslib.environment import Environment
 from rslib.errors import Interrupted, UserError
 from rslib.learner import Learner
@@ -40,7 +41,7 @@ from rslib.runs.workers import (
 )
 from rslib.schedule import n_actions
 from rslib.store import Store
-from rslib.tree import NotTrained, ScheduleTree
+from rslib.tree import NotTrained, ScheduleTree, nbytes
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,15 @@ class Runs:
         """A cell's whole result: schedules and accuracy matrices, every rollout of a search."""
         return self._results[cell]
 
+    def tree(self, cell: Cell) -> ScheduleTree:
+        """The tree that answered a cell, which looks up more schedules and never trains."""
+        return self._results.answer(cell)[0]
+
+    def made_with(self) -> set[tuple[str, str]]:
+        """The versions of torch and the CPU capabilities that trained what these runs are read from."""
+        trees = {self.tree(cell) for cell in self.cells if cell in self}
+        return {(row.torch, row.cpu) for tree in trees for row in tree.rows().values()}
+
     def of(self, name: str) -> list[search.Result]:
         """The stored results of a policy or of a label, in the order of the cells."""
         wanted = [cell for cell in self.cells if name in (cell.policy, cell.label)]
@@ -92,23 +102,32 @@ class Runs:
 
 
 class Results:
-    """Results from a store, never trained; cells of one environment share its tree, read once."""
+    """Results from a store, never trained; cells of one environment share its tree, read once.
+
+    With another torch than that of results/, a cell that the store cannot answer is looked up in the
+    shipped rows alone: rows of two versions of torch never meet in one result.
+    """
 
     def __init__(self, store: Store):
         self.store = store
-        self._trees: dict[Environment, ScheduleTree] = {}
-        self._found: dict[Cell, search.Result] = {}
+        self._trees: dict[Environment, list[ScheduleTree]] = {}
+        self._found: dict[Cell, tuple[ScheduleTree, search.Result]] = {}
 
     def __getitem__(self, cell: Cell) -> search.Result:
         """The result of a cell; raises NotTrained if the store lacks any part of it."""
+        return self.answer(cell)[1]
+
+    def answer(self, cell: Cell) -> tuple[ScheduleTree, search.Result]:
+        """The tree that knows all of a cell, and the cell's result."""
         if cell not in self._found:
-            environment = cell.environment
             try:
-                if environment not in self._trees:
-                    self._trees[environment] = ScheduleTree(environment, self.store, frozen=True)
-                tree = self._trees[environment]
-                tree.walk()  # raises here if nothing is stored, before a search has made any plans
-                self._found[cell] = search.run(tree, cell.policy, cell.rollouts)
+                for tree in self._trees_of(cell.environment):
+                    with contextlib.suppress(NotTrained):
+                        tree.walk()  # raises if nothing is stored, before a search has made any plans
+                        self._found[cell] = tree, search.run(tree, cell.policy, cell.rollouts)
+                        break
+                else:
+                    raise NotTrained(f"{cell} has not been trained")
             except data.DataError as error:  # own rows, but their data are gone
                 raise NotTrained(str(error)) from None
         return self._found[cell]
@@ -118,6 +137,16 @@ class Results:
             return self[cell] is not None
         except NotTrained:
             return False
+
+    def _trees_of(self, environment: Environment) -> list[ScheduleTree]:
+        """The trees to look an environment up in: the store's, and with another torch the shipped."""
+        if environment not in self._trees:
+            trees = [ScheduleTree(environment, self.store, frozen=True)]
+            if environment.key != environment.recorded_key:
+                rows = self.store.shipped_rows(environment.recorded_key, environment.spec())
+                trees += [ScheduleTree(environment, frozen=True, rows=rows)] if rows else []
+            self._trees[environment] = trees
+        return self._trees[environment]
 
     def forget(self, environment: Environment) -> None:
         """Read an environment's rows anew next time: workers have stored more."""
@@ -268,26 +297,30 @@ def row(cell: Cell, result: search.Result) -> dict[str, Any]:
 
 
 def forecast(cells: Iterable[Cell], n_jobs: int = 1) -> str:
-    """How long these cells will take: their trainings (at most) times a timed step."""
-    trainings, seconds = _cost(cells)
+    """How long these cells will take, and how much disk: their trainings (at most) times one of them."""
+    trainings, seconds, snapshots = _cost(cells)
     if not trainings:
         return "Every result is stored already: nothing to train."
-    minutes = seconds / n_jobs / 60
-    return f"At most {trainings:,.0f} task trainings to do: about {minutes:.1f} min on {n_jobs} core(s)."
+    minutes, disk = seconds / n_jobs / 60, min(snapshots, files.snapshot_limit()) / 2**20
+    return (
+        f"At most {trainings:,.0f} task trainings to do: about {minutes:.1f} min on {n_jobs} core(s), "
+        f"and at most {math.ceil(disk):,} MB of disk."
+    )
 
 
-def _cost(cells: Iterable[Cell]) -> tuple[float, float]:
-    """The task trainings of these cells (at most), and their seconds on one core."""
-    trainings, seconds = 0.0, 0.0
-    cost: dict[tuple, float] = {}
+def _cost(cells: Iterable[Cell]) -> tuple[float, float, float]:
+    """The task trainings of these cells (at most), their seconds on one core, their snapshots' bytes."""
+    trainings, seconds, snapshots = 0.0, 0.0, 0.0
+    cost: dict[tuple, tuple[float, int]] = {}
     for cell in cells:
         environment = cell.environment
         kind = (environment.dataset, environment.method, environment.memory_size)
         if kind not in cost:
-            cost[kind] = _seconds_per_task(environment)
-        n = _trainings(cell)
-        trainings, seconds = trainings + n, seconds + n * cost[kind]
-    return trainings, seconds
+            cost[kind] = _cost_per_task(environment)
+        n, (time_each, bytes_each) = _trainings(cell), cost[kind]
+        trainings, seconds = trainings + n, seconds + n * time_each
+        snapshots += n * bytes_each
+    return trainings, seconds, snapshots
 
 
 SHORT = 60  # seconds of training that are not worth starting processes for
@@ -317,8 +350,8 @@ def _trainings(cell: Cell) -> float:
 
 
 @functools.lru_cache(maxsize=64)
-def _seconds_per_task(environment: Environment, n_steps: int = 10) -> float:
-    """A few real training steps, timed and multiplied."""
+def _cost_per_task(environment: Environment, n_steps: int = 10) -> tuple[float, int]:
+    """The seconds of a few real training steps, multiplied, and the bytes of a snapshot after them."""
     learner = Learner(environment)
     learner.n_learned = 1
     learner.net.train()
@@ -331,4 +364,5 @@ def _seconds_per_task(environment: Environment, n_steps: int = 10) -> float:
         times.append(time.perf_counter() - start)
     per_step = statistics.median(times)  # the first steps warm up
     n = len(learner.scenario.tasks[0].train)
-    return per_step * (environment.epochs or 1) * -(-n // (environment.batch_size or 1))
+    n_batches = (environment.epochs or 1) * -(-n // (environment.batch_size or 1))
+    return per_step * n_batches, nbytes(learner.snapshot())

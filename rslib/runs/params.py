@@ -19,7 +19,7 @@ import re
 import subprocess
 import tempfile
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from rslib.store.rows import Facts, shipped_facts
 
 if TYPE_CHECKING:
     from rslib.environment import Environment
+    from rslib.runs.grid import Runs
 
 
 def dataset_facts(name_or_path: str) -> data.Dataset | Facts:
@@ -192,8 +193,8 @@ class Parameters:
             return self.dataset
         return f"own-{self.title}" if self.title in data.names() else self.title
 
-    def provenance(self) -> KeyValueTable:
-        """What a stranger needs to get the same numbers again."""
+    def provenance(self, *runs: Runs) -> KeyValueTable:
+        """What a stranger needs to get the same numbers again; of `runs`, what trained their rows."""
         import torch
 
         from rslib.environment import PROTOCOL
@@ -203,13 +204,16 @@ class Parameters:
             "git revision": _git_revision(),
             "protocol": PROTOCOL.get(self.preset.network, "of your own network"),
             "Python": platform.python_version(),
-            "torch, NumPy": f"{torch.__version__}, {np.__version__}",
-            "CPU capability": torch.backends.cpu.get_cpu_capability(),
+            "torch, NumPy here": f"{torch.__version__}, {np.__version__}",
+            "CPU capability here": torch.backends.cpu.get_cpu_capability(),
             "dataset": f"{dataset.name}: {dataset.provenance}",
             "data fingerprint": dataset.fingerprint,
             "seeds": ", ".join(map(str, self.seeds)),
             "profile": self.profile_name,
         }
+        if runs:
+            made = sorted({f"torch {v} with {cpu}" for some in runs for v, cpu in some.made_with()})
+            facts["rows shown, trained with"] = "; ".join(made) or "no rows"
         return KeyValueTable(facts)
 
     def _tasks(self) -> str:
@@ -284,8 +288,8 @@ def check(namespace: Mapping[str, Any], notebook: str, extra: Mapping[str, Any] 
     }
     for name, wanted in extra.items():
         _set(namespace, name, _extra(name, parse_value(namespace.get(name)), wanted))
-    # Last: it may be fetched, and that takes a while. With the paper's settings, shipped results do.
-    dataset = _dataset(given["dataset"], dataset_facts if profile_name == "paper" else data.load)
+    # Last: it may be fetched, and that takes a while. Where results are shipped, training fetches it.
+    dataset = _dataset(given["dataset"])
     if data.is_path(dataset) and not data.is_folder(dataset):
         if (n_classes := data.load(dataset).n_classes) < 4:
             raise ParameterError(
@@ -441,7 +445,7 @@ def words(value: Any) -> list[str] | None:
 
 def dataset_names(value: Any) -> list[str] | None:
     """A check for `extra`: datasets in one string, or None for every dataset with stored rows."""
-    return None if value is None else [_dataset(name, dataset_facts) for name in str(value).split()]
+    return None if value is None else [_dataset(name) for name in str(value).split()]
 
 
 def _names(name: str, value: Any) -> tuple[str, ...]:
@@ -458,19 +462,19 @@ def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     return value
 
 
-def _dataset(value: Any, look: Callable[[str], Any]) -> str:
-    """A known name, a readable .npz or a folder; `look` reads its data here, so that trouble shows."""
+def _dataset(value: Any) -> str:
+    """A known name, a readable .npz or a folder; it is looked at here, so that trouble shows."""
     name = "digits" if value is None else value
     if not isinstance(name, str | Path):
         raise ParameterError(f"dataset must be a name or a path, got {value!r}")
     name = str(name)
-    with contextlib.suppress(OSError, ValueError):  # `look` says what is wrong with the path
+    with contextlib.suppress(OSError, ValueError):  # `load` says what is wrong with the path
         # Typed from the repository root, run from notebooks/: both are meant to work.
         elsewhere = REPOSITORY / name
         if not Path(name).exists() and data.is_path(elsewhere) and not data.is_name(name):
             name = str(elsewhere) if elsewhere.exists() else name
     try:
-        look(name)
+        dataset_facts(name)
     except data.DataError as error:
         raise ParameterError(f"dataset {name!r}: {error}") from None
     return data.canonical(name)  # as presets and published numbers spell it

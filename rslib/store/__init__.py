@@ -25,7 +25,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,10 +39,14 @@ from rslib.store.rows import (
     file_name,
     file_text,
     key_of,
+    n_learned,
     read_first_line,
     read_rows,
     results_files,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SHIPPED = "the results in results/"  # what a store lies above unless it is told otherwise
 SCHEMA = 1  # of the database; stores from before it had a number are taken over
@@ -253,6 +257,24 @@ class Store:
             data, shipped = spec.pop("data", None), known.get(key, (None, None))[1]
             known[key] = spec, Facts(**data) if data else shipped
         return known
+
+    def frame(self) -> pd.DataFrame:
+        """Collect all shipped and stored results, a line for every trained node of every environment.
+
+        The columns are the environment's settings, `path`, `tasks` (how many are learned; a path with
+        all `n_tasks` is a whole schedule), `acc` and `reward` over those tasks, and what trained them.
+        """
+        import pandas as pd  # here: parameters of a notebook are checked before pandas is loaded
+
+        lines = []
+        for key, spec in self.environments().items():
+            about = spec | {"method_args": _json(spec["method_args"]), "key": key}
+            for path, row in self.rows(key).items():
+                if k := n_learned(path):
+                    means = {"acc": row.test[:k].mean(), "reward": row.val[:k].mean()}
+                    made = {"seconds": row.seconds, "torch": row.torch, "cpu": row.cpu}
+                    lines.append(about | {"path": path, "tasks": k} | means | made)
+        return pd.DataFrame(lines)
 
     def sizes(self) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
         """Per environment: own rows; snapshots and their bytes."""

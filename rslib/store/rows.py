@@ -70,6 +70,11 @@ class Row:
         )
 
 
+def n_learned(path: str) -> int:
+    """Count the tasks that the network at the end of a path has learned."""
+    return 0 if path == UNTRAINED else path.count("/") + 1 + (path != "")
+
+
 def faults(rows: Mapping[str, Row], n_tasks: int) -> dict[str, str]:
     """Find the rows that no training gives, and say what is wrong with each of them, by path.
 
@@ -86,7 +91,7 @@ def faults(rows: Mapping[str, Row], n_tasks: int) -> dict[str, str]:
         return wrong
     val, test = (np.array([getattr(rows[p], kind) for p in paths]) for kind in ("val", "test"))
     outside: np.ndarray = np.any((val < 0) | (val > 1) | (test < 0) | (test > 1), axis=1)
-    learned = np.array([0 if p == UNTRAINED else p.count("/") + 1 + (p != "") for p in paths])
+    learned = np.array([n_learned(p) for p in paths])
     as_learned = np.isnan(val) == (np.arange(n_tasks) >= learned[:, None])
     known = as_learned.all(axis=1) & ~np.isnan(test).any(axis=1)
     diverged = np.isnan(val).all(axis=1) & np.isnan(test).all(axis=1)

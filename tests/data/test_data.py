@@ -367,6 +367,8 @@ def test_the_list_names_every_dataset_and_fetches_nothing(alone, capsys, monkeyp
     assert set(data.names()) <= set(lines)
     assert "1442+355" in lines["digits"] and "d9caa09d6b249113" in lines["digits"]
     assert "REFUSED" in lines["mnist"] and "get cifar10" in lines["cifar10"]
+    for name in ("notmnist", "miniimagenet"):  # `get` has no source of them
+        assert " get " not in lines[name] and "put its files into" in lines[name]
 
 
 def test_the_command_line_answers_mistakes_with_a_message(alone, capsys):

@@ -362,7 +362,7 @@ def test_a_silent_host_is_given_up_and_the_time_out_is_put_back(own, monkeypatch
 def test_torchvision_can_be_imported_beside_a_cpu_torch():
     """Broken: "operator torchvision::nms does not exist" stops every download."""
     datasets = sources.torchvision_datasets()
-    for kind in sources._TORCHVISION.values():
+    for kind in sources.TORCHVISION.values():
         assert hasattr(datasets, kind)
     known = dict(datasets.CIFAR100.train_list + datasets.CIFAR100.test_list)
     assert known.items() <= fetch.LAYOUTS["cifar100"][0].sums.items()

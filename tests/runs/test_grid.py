@@ -2,6 +2,7 @@
 
 import concurrent.futures as cf
 import os
+import re
 import select
 import signal
 import subprocess
@@ -90,6 +91,19 @@ def test_a_second_run_trains_nothing(serial):
     found = lookup(CELLS, afresh).rows
     same_rows(found.assign(seconds=0.0), rows)
     assert "nothing to train" in forecast([])
+
+
+def test_the_forecast_bounds_the_disk_that_training_takes(tmp_path, monkeypatch):
+    """Broken: a laptop's disk is full after a notebook promised a few megabytes, or said nothing."""
+    cells, store = every([small(hidden=256)], ["mcts", "ets"], 6), Store(tmp_path, shipped=None)
+    said = forecast(cells)
+    promised = int(re.search(r"at most (\d+) MB of disk", said)[1])
+    quiet(cells, store, n_jobs=1)
+    assert promised / 4 < store.checkpoint_bytes() / 2**20 < promised
+    monkeypatch.setenv(
+        "RSLIB_CHECKPOINT_GB", "0.002"
+    )  # the store keeps no more, whatever is trained
+    assert "at most 3 MB of disk" in forecast(cells)
 
 
 def test_looking_up_reads_each_environment_once_and_cuts_no_images(serial, monkeypatch):

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from rslib.runs import params, studies
+from rslib.runs.grid import Cell, lookup
 from rslib.runs.params import ParameterError, check
+from rslib.store import Store
+from rslib.store.rows import Row
 
 PARAMETERS = dict(dataset="digits", profile="smoke", seeds=None, rollouts=None, n_jobs=1)
 
@@ -149,7 +152,23 @@ def test_provenance_names_what_moves_results():
     facts = given().provenance()
     assert len(facts["data fingerprint"]) == 64 and facts["seeds"] == "1, 2"
     assert facts["data fingerprint"] in facts._repr_html_()  # whole, where it is shown
-    assert {"git revision", "protocol", "CPU capability"} <= set(facts)
+    assert {"git revision", "protocol", "CPU capability here"} <= set(facts)
+
+
+def test_provenance_names_what_trained_the_rows_shown(tmp_path):
+    """Broken: a table of shipped rows claims this machine's torch and CPU, which trained none."""
+    p, store = given(), Store(tmp_path)
+    environment = p.environment(1)
+    nothing, known = np.full(5, np.nan), np.full(5, 0.5)
+    rows = {"-": Row(nothing, known, 1.0, "1.0", "NEON")}
+    for k, text in enumerate(("", "10", "10/5,5", "10/5,5/4,3,3", "10/5,5/4,3,3/0,0,0,10"), 1):
+        rows[text] = Row(np.where(np.arange(5) < k, 0.5, np.nan), known, 1.0, "1.0", "NEON")
+    for text, row in rows.items():
+        store.put(environment.key, environment.as_stored(), text, row)
+    cells = [Cell(environment, f"schedule:{text}"), Cell(p.environment(2), "ets")]
+    facts = p.provenance(lookup(cells, store))
+    assert facts["rows shown, trained with"] == "torch 1.0 with NEON"
+    assert p.provenance(lookup(cells[1:], store))["rows shown, trained with"] == "no rows"
 
 
 def test_a_wrong_parameter_is_told_before_anything_slow_is_loaded():

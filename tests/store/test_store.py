@@ -351,3 +351,23 @@ def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         files.write_atomically(target, b"new")
     assert target.read_bytes() == b"old" and list(tmp_path.iterdir()) == [target]
+
+
+def test_all_results_are_one_frame(tmp_path, store):
+    """Broken: somebody's own plot lacks shipped or stored nodes, or averages tasks not yet learned."""
+    draws, one, two = np.random.RandomState(0), small(seed=1), small(seed=2, method="der")
+    shipped = Store(tmp_path / "elsewhere", shipped=None)
+    kept = {"": random_row(draws), "10": random_row(draws, "10")}
+    for path, row in kept.items():
+        shipped.put(one.key, one.as_stored(), path, row)
+    shipped.put(one.key, one.as_stored(), UNTRAINED, random_row(draws, UNTRAINED))
+    shipped.export(one.key, tmp_path / "results")
+    own = Store(tmp_path / "own", shipped=tmp_path / "results")
+    own.put(two.key, two.as_stored(), "", random_row(draws))
+    frame = own.frame().set_index(["seed", "path"])
+    assert set(frame.index) == {(1, ""), (1, "10"), (2, "")}  # the untrained network has no ACC
+    assert frame.loc[(1, "10"), "acc"] == pytest.approx(kept["10"].test[:2].mean())
+    assert frame.loc[(1, "10"), "reward"] == pytest.approx(kept["10"].val[:2].mean())
+    assert frame["tasks"].to_dict() == {(1, ""): 1, (1, "10"): 2, (2, ""): 1}
+    assert frame.loc[(2, ""), "method"] == "der" and set(frame["torch"]) == {made_with()[0]}
+    assert store.frame().empty
