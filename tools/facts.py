@@ -115,7 +115,8 @@ def search(found: Runs, luck: tables.Table) -> str:
     for title, rows in good.groupby("dataset", sort=False):
         acc = 100 * rows.pivot(index="seed", columns="label", values="acc")
         name = published.dataset_name(str(title))
-        shares.append((name, "MCTS", tables.paired(acc["MCTS"], acc["ETS"])))
+        if len(acc) >= verdicts.FEWEST:
+            shares.append((name, "MCTS", tables.paired(acc["MCTS"], acc["ETS"])))
     parts = [
         f"{line['Dataset']} ({line['Tasks']} tasks) {line['MCTS']} against {line['Random-best']} %, "
         f"{_difference(numbers, 'seeds')}"
@@ -207,7 +208,7 @@ def runs(
             rows = found.rows[found.rows["dataset"] == q.dataset] if len(found) else found.rows
             place, wanted = study.place.split(",")[0], len(study.cells(q))
             n_seeds = rows["seed"].nunique() if len(rows) else 0
-            if len(rows) == wanted:
+            if len(rows) == wanted > 0:
                 whole.setdefault(n_seeds, []).append(place)
             elif len(rows):
                 part.append(f"{place} ({len(rows)} of {wanted} runs, {n_seeds} seeds)")
