@@ -115,13 +115,12 @@ def _pages(executed: Path) -> list[Page]:
 
 
 def _folder_title(name: str, pages: list[Page]) -> str:
-    """Such as "mnist: real data, 5 seeds"."""
+    """Such as "Split MNIST: real data, at most 5 seeds": a page says which of them it has."""
     if name == "default":
         return "All notebooks, on their default data: mostly embedded toy data, few seeds"
     kind = "embedded toy data" if name in presets.EMBEDDED else "real data"
-    counts = {len(p.facts["seeds"].split(",")) for p in pages if "seeds" in p.facts}
-    few, many = min(counts, default=0), max(counts, default=0)
-    seeds = f", {few} to {many} seeds" if few != many else f", {few} seeds" if few else ""
+    most = max((len(p.facts["seeds"].split(",")) for p in pages if "seeds" in p.facts), default=0)
+    seeds = f", at most {most} seeds" if most else ""
     known = presets.PAPER | presets.EMBEDDED
     return f"{known[name].title if name in known else name}: {kind}{seeds}"
 
