@@ -2,14 +2,13 @@
 
 papermill hands over what the shell gave it: `-p quick false` arrives as the true string "false",
 `-p seeds "[1,2]"` as a string, `1e3` as a float, and an unknown name only warns. `check(globals())`,
-called once below the parameters cell, turns each into the value that was meant or stops. It comes
-before the notebook's other imports, and what takes seconds to import (torch, pandas) is imported
-here only where it is used.
+called once below the parameters cell, turns each into the value that was meant (`rslib.runs.values`) or
+stops. It comes before the notebook's other imports, and what takes seconds to import (torch, pandas)
+is imported here only where it is used.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import difflib
 import html
@@ -27,8 +26,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rslib import data, presets
-from rslib.errors import UserError
 from rslib.files import REPOSITORY, artefact, in_checkout, write_atomically
+from rslib.runs import values
+from rslib.runs.values import ParameterError
 from rslib.store.rows import Facts, shipped_facts
 
 if TYPE_CHECKING:
@@ -41,10 +41,6 @@ def dataset_facts(name_or_path: str) -> data.Dataset | Facts:
     if data.at_hand(name_or_path):
         return data.load(name_or_path)
     return shipped_facts(data.canonical(name_or_path)) or data.load(name_or_path)
-
-
-class ParameterError(UserError, ValueError):
-    """A notebook parameter that is not valid."""
 
 
 # -- profiles: how much of each experiment is run --------------------------------------------------
@@ -268,26 +264,26 @@ def check(namespace: Mapping[str, Any], notebook: str, extra: Mapping[str, Any] 
     for name in set(KNOWN) & set(mine):
         value = namespace.get(name)
         if isinstance(value, types.ModuleType):  # `from rslib import policies` hides what was given
-            value = parse_value(injected.get(name))
-        given[name] = parse_value(value)
-    profile_name = _one_of("profile", given["profile"] or "quick", tuple(PROFILES))
+            value = values.parse(injected.get(name))
+        given[name] = values.parse(value)
+    profile_name = values.one_of("profile", given["profile"] or "quick", tuple(PROFILES))
     profile = PROFILES[profile_name]
     profile = replace(profile, **profile.changes.get(notebook, {}))
-    seeds = _seeds(given["seeds"], profile.seeds)
-    rollouts = _whole("rollouts", given["rollouts"], profile.rollouts, least=1)
-    memory_size = _whole("memory_size", given["memory_size"], 0, least=1)
-    n_jobs = _whole("n_jobs", given["n_jobs"], os.cpu_count() or 1, least=1)
+    seeds = values.distinct_seeds(given["seeds"], profile.seeds)
+    rollouts = values.whole("rollouts", given["rollouts"], profile.rollouts, least=1)
+    memory_size = values.whole("memory_size", given["memory_size"], 0, least=1)
+    n_jobs = values.whole("n_jobs", given["n_jobs"], os.cpu_count() or 1, least=1)
     out_dir = _folder(given["out_dir"])
     chosen = {
-        "policies": _names("policies", given["policies"]),
-        "selections": _names("selections", given["selections"]),
-        "n_tasks": _whole("n_tasks", given["n_tasks"], 0, least=2) or None,
+        "policies": values.names("policies", given["policies"]),
+        "selections": values.names("selections", given["selections"]),
+        "n_tasks": values.whole("n_tasks", given["n_tasks"], 0, least=2) or None,
         "scenario": given["scenario"],
         "network": given["network"],
-        "epochs": _whole("epochs", given["epochs"], 0, least=1) or None,
+        "epochs": values.whole("epochs", given["epochs"], 0, least=1) or None,
     }
     for name, wanted in extra.items():
-        _set(namespace, name, _extra(name, parse_value(namespace.get(name)), wanted))
+        _set(namespace, name, values.checked(name, values.parse(namespace.get(name)), wanted))
     # Last: it may be fetched, and that takes a while. Where results are shipped, training fetches it.
     dataset = _dataset(given["dataset"])
     if data.is_path(dataset) and not data.is_folder(dataset):
@@ -374,92 +370,9 @@ def _refuse_unknown(
             )
 
 
-def parse_value(value: Any) -> Any:
-    """A string from the command line as the Python value it spells, where it spells one."""
-    if not isinstance(value, str):
-        return value
-    spelt = {"true": True, "false": False, "none": None, "null": None, "": None}
-    text = value.strip()
-    if text.lower() in spelt:
-        return spelt[text.lower()]
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-
-
-def _whole(name: str, value: Any, default: int, least: int) -> int:
-    if value is None:
-        return default
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # 1e3 is meant as 1000
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ParameterError(f"{name} must be a whole number of at least {least}, got {value!r}")
-    return value
-
-
-def _seeds(value: Any, default: tuple[int, ...]) -> tuple[int, ...]:
-    if value is None:
-        return default
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        value = [value]
-    if not isinstance(value, list | tuple) or not value:
-        raise ParameterError(f'seeds must be a list such as "[1, 2, 3]", got {value!r}')
-    seeds = tuple(_whole("every seed", seed, 0, least=0) for seed in value)
-    if len(set(seeds)) != len(seeds):
-        raise ParameterError(f"seeds must differ, got {list(seeds)}")
-    return seeds
-
-
-def sizes(value: Any) -> tuple[int, ...] | None:
-    """A check for `extra`: memory sizes as a list, or None for the notebook's own choice."""
-    if value is None:
-        return None
-    values = value if isinstance(value, list | tuple) else [value]
-    if not values:
-        raise ParameterError('memory_sizes must be a list such as "[8, 24]", got an empty one')
-    return tuple(_whole("every memory size", v, 0, least=1) for v in values)
-
-
-def environment_numbers(value: Any) -> list[int] | None:
-    """A check for `extra`: numbers such as "0-9,20" or a list of them, or None for the paper's."""
-    if value is None or isinstance(value, list | tuple):
-        return (
-            None if value is None else [_whole("every environment", v, 0, least=0) for v in value]
-        )
-    numbers: list[int] = []
-    for part in str(value).split(","):
-        low, dash, high = part.strip().partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()):
-            raise ParameterError(f"environments are written like 0-9,20; got {value!r}")
-        numbers += range(int(low), int(high or low) + 1)
-    if not numbers or len(set(numbers)) < len(numbers):
-        raise ParameterError(f"environments must be given once each, got {value!r}")
-    return numbers
-
-
-def words(value: Any) -> list[str] | None:
-    """A check for `extra`: names or paths in one string, or None."""
-    return None if value is None else str(value).split()
-
-
 def dataset_names(value: Any) -> list[str] | None:
     """A check for `extra`: datasets in one string, or None for every dataset with stored rows."""
     return None if value is None else [_dataset(name) for name in str(value).split()]
-
-
-def _names(name: str, value: Any) -> tuple[str, ...]:
-    """Names in one string or in a list, each once; None is none of them."""
-    listed = value.replace(",", " ").split() if isinstance(value, str) else value or ()
-    if not isinstance(listed, list | tuple) or not all(isinstance(one, str) for one in listed):
-        raise ParameterError(f'{name} must be names such as "ets heur-gd:0.9", got {value!r}')
-    return tuple(dict.fromkeys(listed))
-
-
-def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise ParameterError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
-    return value
 
 
 def _dataset(value: Any) -> str:
@@ -499,18 +412,6 @@ def _folder(value: Any) -> Path:
         raise ParameterError(
             f"out_dir {where!r} cannot be written ({error}). Name another"
         ) from None
-
-
-def _extra(name: str, value: Any, wanted: Any) -> Any:
-    if isinstance(wanted, tuple):
-        return _one_of(name, value, wanted)
-    if wanted is int:
-        return _whole(name, value, 0, least=0)
-    if wanted is bool:
-        if not isinstance(value, bool):
-            raise ParameterError(f"{name} must be true or false, got {value!r}")
-        return value
-    return wanted(value)
 
 
 def _set(namespace: Mapping[str, Any], name: str, value: Any) -> None:

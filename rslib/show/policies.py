@@ -28,7 +28,7 @@ def policy_table(rows: pd.DataFrame) -> pd.DataFrame:
             for metric in ("rank", "acc")
         }
         rank, acc = (found.mean_percent if found else np.nan for found in theirs.values())
-        gap = f"{line['gap_closed']:.2f} [{line['gap_low']:.2f}, {line['gap_high']:.2f}]"
+        gap, low, high = (f"{100 * line[f'gap_{end}']:.0f}" for end in ("closed", "low", "high"))
         known = not line["missing"]
         lines.append(
             {
@@ -36,7 +36,7 @@ def policy_table(rows: pd.DataFrame) -> pd.DataFrame:
                 "Rank": plus_minus(line["rank"]),
                 "ACC (%)": plus_minus(line["acc"], line["acc_std"]) if known else "n/a",
                 "BWT (%)": plus_minus(line["bwt"], line["bwt_std"]) if known else "-",
-                "Gap closed": gap if known else "-",
+                "Gap closed (%)": f"{gap} [{low}, {high}]" if known else "-",
                 "Paper: rank": plus_minus(rank),
                 "Paper: ACC (%)": plus_minus(acc),
             }

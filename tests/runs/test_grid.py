@@ -18,7 +18,7 @@ from tree_workers import PROCESSES, job_that_dies
 
 from rslib import environment as environment_module
 from rslib import search
-from rslib.runs import grid, workers
+from rslib.runs import grid, studies, workers
 from rslib.runs.grid import Cell, GridError, forecast, lookup
 from rslib.store import Store
 from rslib.tree import NotTrained, ScheduleTree
@@ -349,3 +349,14 @@ def test_errors_a_user_can_cause_are_short_in_a_notebook(capsys):
     shown = capsys.readouterr().out.strip().splitlines()
     assert shown[0].startswith("DataError: 'mnits' is no known dataset. Did you mean 'mnist'?")
     assert len(shown) == 1
+
+
+def test_luck_is_compared_only_where_a_search_cannot_try_everything(tmp_path, monkeypatch):
+    """Broken: trees of three tasks, of which both try all schedules, stand as +0.00 among results."""
+    monkeypatch.setenv("RSLIB_STORE", str(tmp_path))
+    small_tree, large_tree = small(n_tasks=3), small(n_tasks=4)  # 3 and 30 schedules
+    for environment in (small_tree, large_tree):
+        quiet(
+            [Cell(environment, policy, 5) for policy in ("mcts", "random-best")], Store(), n_jobs=1
+        )
+    assert studies.luck_pairs(rollouts=5)["n_tasks"].tolist() == [4]

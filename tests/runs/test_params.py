@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from rslib.runs import params, studies
+from rslib.runs import params, studies, values
 from rslib.runs.grid import Cell, lookup
 from rslib.runs.params import ParameterError, check
 from rslib.store import Store
@@ -114,7 +114,7 @@ def test_a_dataset_is_not_fetched_for_a_run_that_cannot_start(monkeypatch):
 def test_false_from_the_shell_is_false():
     """Broken: `-p flag false` arrives as the string "false", which is true."""
     namespace = PARAMETERS | dict(flag="false", size="[8, 24.0]")
-    check(namespace, "04", extra={"flag": bool, "size": params.sizes})
+    check(namespace, "04", extra={"flag": bool, "size": values.sizes})
     assert namespace["flag"] is False and namespace["size"] == (8, 24)
     with pytest.raises(ParameterError, match="flag must be true or false, got 'maybe'"):
         check(PARAMETERS | dict(flag="maybe"), "04", extra={"flag": bool})
@@ -221,11 +221,11 @@ def test_users_data_need_not_have_ten_classes(tmp_path):
 
 def test_environments_by_number():
     """Broken: policies would be trained or tested in environments that were not named."""
-    assert params.environment_numbers("0-3,20") == [0, 1, 2, 3, 20]
-    assert params.environment_numbers([4, 5]) == [4, 5] and params.environment_numbers(None) is None
+    assert values.environment_numbers("0-3,20") == [0, 1, 2, 3, 20]
+    assert values.environment_numbers([4, 5]) == [4, 5] and values.environment_numbers(None) is None
     for bad in ("", "3-1", "a", "1,1", "0-2,1", "-3", "1-"):
         with pytest.raises(ParameterError):
-            params.environment_numbers(bad)
+            values.environment_numbers(bad)
 
 
 def test_what_is_chosen_reaches_the_environments_and_the_tables():

@@ -192,10 +192,10 @@ def test_the_papers_settings_draw_what_is_there_and_train_only_what_is_named(
     out = ["--out-dir", str(tmp_path), "--executed", str(tmp_path / "executed")]
     command = ["--profile", "paper", "--datasets", "digits", *out]
     assert paper_figures.main(command) == 0
-    assert run == ["01", "04", "09"]
-    assert not trains["04"]  # a grid is drawn from the rows there are
+    assert run == ["01", "02", "04", "09"]
+    assert trains["01"] and not trains["02"] and not trains["04"]  # drawn from the rows there are
     said = capsys.readouterr().out
-    assert "02_schedule_search digits: skipped, 5 of its 8 runs are stored." in said
+    assert "02_schedule_search digits: drawn from 5 of its 8 runs." in said
     assert "04_memory_selection digits: drawn from 6 of its 8 runs." in said
     assert "05_replay_methods digits: skipped, 0 of its 8 runs are stored." in said
     assert 'make paper-figures PROFILE=paper DATASETS="digits" NOTEBOOKS=02' in said
@@ -207,7 +207,7 @@ def test_the_papers_settings_draw_what_is_there_and_train_only_what_is_named(
     both = ["--profile", "paper", "--datasets", "digits minst", *out]
     assert paper_figures.main(both) == 1  # what is misspelt is told, the other drawn all the same
     assert (
-        run == ["01", "04", "09"]
+        run == ["01", "02", "04", "09"]
         and "FAILED: 01_single_task_replay minst" in capsys.readouterr().err
     )
 
@@ -233,7 +233,7 @@ def test_without_its_data_a_named_notebook_is_drawn_from_what_is_stored(
     command = ["--profile", "paper", "--datasets", "notmnist", "--notebooks", "01 02 04"]
     out = ["--out-dir", str(tmp_path), "--executed", str(tmp_path / "executed")]
     assert paper_figures.main([*command, *out]) == 0
-    assert trains == {"01": True, "02": True, "04": False}  # 02 says itself what it lacks
+    assert trains == {"01": True, "02": False, "04": False}
     said = capsys.readouterr().out
     assert "04_memory_selection notmnist: drawn from 6 of its 8 runs." in said
     assert "once its data are here" in said
