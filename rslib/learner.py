@@ -26,10 +26,11 @@ from rslib import models
 from rslib.environment import Environment, device
 from rslib.memory import Memory, fill, make_pool
 from rslib.methods import METHODS, Batch
-from rslib.scenario import Samples, as_inputs
+from rslib.scenario import Samples, as_inputs, write_inputs
 from rslib.seeding import derived_seed, permutation, torch_rng
 
 EVALUATION_ROWS = 2048  # bounds memory; accuracies do not depend on it
+SMALL = 2**20  # numbers in the training data of a task that a processor's cache holds as floats
 
 
 class Learner:
@@ -132,14 +133,18 @@ class Learner:
                 n = m + len(current)
                 if n == 1 and environment.network != "mlp":
                     continue  # batch norm has no variance of a single sample
-                torch.index_select(x, 0, current, out=X[m:n])
+                write_inputs(x, current, out=X[m:n])
                 torch.index_select(y, 0, current, out=Y[m:n])
                 torch.index_select(head, 0, current, out=H[m:n])
                 yield Batch(X[:n], Y[:n], H[:n], m, chosen, current)
 
     def _training_data(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
         tasks = self.scenario.tasks[0 if self.method.joint else number - 1 : number]
-        x = as_inputs(torch.cat([task.train.x for task in tasks]))
+        x = torch.cat([task.train.x for task in tasks])
+        if (
+            x.numel() < SMALL
+        ):  # floats that stay in the cache are gathered in fewer calls than bytes
+            x = as_inputs(x)
         y = torch.cat([task.train.y for task in tasks])
         head = torch.cat([torch.full_like(task.train.y, task.head) for task in tasks])
         return x.to(self.device), y.to(self.device), head.to(self.device)

@@ -86,14 +86,18 @@ def _mlp(input_shape: tuple[int, ...], hidden: int) -> nn.Module:
 
 
 def _convnet(input_shape: tuple[int, ...], hidden: int, filters: int = 64) -> nn.Module:
-    """Four blocks of 3x3 convolution, batch norm, ReLU, 2x2 max-pooling (Vinyals et al., 2016)."""
+    """Four blocks of 3x3 convolution, batch norm, ReLU, 2x2 max-pooling (Vinyals et al., 2016).
+
+    ReLU is taken after the pooling: the same values and gradients, of a quarter of the numbers.
+    """
     channels, height, width = input_shape
     layers: list[nn.Module] = []
     for _ in range(4):
-        layers += [nn.Conv2d(channels, filters, 3, padding=1), nn.BatchNorm2d(filters), nn.ReLU()]
+        layers += [nn.Conv2d(channels, filters, 3, padding=1), nn.BatchNorm2d(filters)]
         if min(height, width) > 1:  # images below 16x16 run out of pixels to pool
             layers.append(nn.MaxPool2d(2))
             height, width = height // 2, width // 2
+        layers.append(nn.ReLU(inplace=True))
         channels = filters
     return nn.Sequential(*layers, nn.Flatten())
 

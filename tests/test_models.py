@@ -40,9 +40,28 @@ def test_convnet_parameters_by_hand():
     features = 64 * 2 * 2  # 32 -> 16 -> 8 -> 4 -> 2
     assert n_parameters(net) == trunk + features * 100 + 100
     layers = [type(m).__name__ for m in net.trunk.children()]
-    assert layers == ["Conv2d", "BatchNorm2d", "ReLU", "MaxPool2d"] * 4 + ["Flatten"]
+    assert layers == ["Conv2d", "BatchNorm2d", "MaxPool2d", "ReLU"] * 4 + ["Flatten"]
     # The size Vinyals et al. had, 84 x 84: 84 -> 42 -> 21 -> 10 -> 5.
     assert network("convnet", (3, 84, 84)).features(torch.zeros(1, 3, 84, 84)).shape == (1, 1600)
+
+
+def test_convnet_is_the_papers_whichever_of_relu_and_pooling_comes_first():
+    """Broken: pooling before ReLU, which takes less time, gives other features or gradients."""
+    net = network("convnet", (3, 16, 16))
+    layers = list(net.trunk.children())
+    papers = nn.Sequential()
+    for conv, norm, pool, relu in zip(*(layers[i:-1:4] for i in range(4)), strict=True):
+        assert isinstance(pool, nn.MaxPool2d) and isinstance(relu, nn.ReLU)
+        papers.extend([conv, norm, nn.ReLU(), pool])
+    papers.append(nn.Flatten())
+    x = torch.rand(6, 3, 16, 16)
+    found = []
+    for trunk in (net.trunk, papers):
+        net.zero_grad()
+        features = trunk(x)
+        features.square().sum().backward()
+        found.append([features.detach(), *(p.grad for p in net.trunk.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
 def test_resnet_parameters_by_hand():

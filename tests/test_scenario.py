@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from rslib import data
 from rslib.data import Dataset
-from rslib.scenario import ScenarioError, as_inputs, class_order, make_scenario, task_splits
+from rslib.scenario import (
+    ScenarioError,
+    as_inputs,
+    class_order,
+    make_scenario,
+    task_splits,
+    write_inputs,
+)
 
 # -- the paper's five tables of task splits (Appendix D), as printed -------------------------------
 
@@ -223,6 +230,10 @@ def test_inputs_are_scaled_and_nothing_else():
     assert as_inputs(whole)[0] == 0 and as_inputs(whole)[255] == 1
     floats = torch.tensor([[-3.5, 7.0]])
     assert torch.equal(as_inputs(floats), floats)  # a user's floats are left alone
+    for x in (whole.view(32, 8), torch.rand(32, 8)):
+        rows, out = torch.tensor([31, 0, 7]), torch.empty(3, 8)
+        write_inputs(x, rows, out)
+        assert torch.equal(out, as_inputs(x[rows]))
 
 
 @pytest.mark.parametrize(
