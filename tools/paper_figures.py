@@ -115,10 +115,10 @@ def _drawable(
         return False
     if not dataset:
         return True
-    n_stored, n_runs = stored_runs(dataset, number, parameters["profile"])
+    n_stored, n_runs, in_every_section = stored_runs(dataset, number, parameters["profile"])
     if n_stored == n_runs:
         return True
-    some = n_stored > 0 and "train:" in _parameters_cell(notebook)
+    some = in_every_section and "train:" in _parameters_cell(notebook)
     if not stored_only and (not some or _fetched(dataset)):
         return True  # it trains the others, or says what it lacks
     if some:
@@ -139,14 +139,14 @@ def _fetched(dataset: str) -> bool:
         return False
 
 
-def stored_runs(dataset: str, number: str, profile: str = "paper") -> tuple[int, int]:
-    """How many of a notebook's runs are stored, and of how many."""
+def stored_runs(dataset: str, number: str, profile: str = "paper") -> tuple[int, int, bool]:
+    """Count the stored runs of a notebook and all its runs; and say whether every study has some."""
     from rslib.runs import grid, studies  # here: it loads torch, which running a notebook does not
 
     p = params.check({"dataset": dataset, "profile": profile}, number)
-    mine = [study for study in studies.STUDIES if study.notebook == number]
-    cells = dict.fromkeys(cell for study in mine for cell in study.cells(p))
-    return len(grid.lookup(cells)), len(cells)
+    mine = [study.cells(p) for study in studies.STUDIES if study.notebook == number]
+    cells = dict.fromkeys(cell for study in mine for cell in study)
+    return len(grid.lookup(cells)), len(cells), all(len(grid.lookup(study)) for study in mine)
 
 
 def _run(

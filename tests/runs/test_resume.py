@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -178,7 +179,7 @@ def test_the_papers_settings_draw_what_is_there_and_train_only_what_is_named(
 
     def counts(dataset, number, profile):
         params.check({"dataset": dataset, "profile": profile}, number)  # a misspelt dataset raises
-        return there.get(number, 0), 8
+        return there.get(number, 0), 8, number in there
 
     monkeypatch.setattr(paper_figures, "stored_runs", counts)
     run, trains = [], {}
@@ -221,7 +222,7 @@ def test_without_its_data_a_named_notebook_is_drawn_from_what_is_stored(
     monkeypatch.setenv("RSLIB_OFFLINE", "1")
     stored = {"01": 8, "02": 5, "04": 6}
     monkeypatch.setattr(
-        paper_figures, "stored_runs", lambda _, number, profile: (stored[number], 8)
+        paper_figures, "stored_runs", lambda _, number, profile: (stored[number], 8, True)
     )
     trains = {}
 
@@ -242,8 +243,11 @@ def test_without_its_data_a_named_notebook_is_drawn_from_what_is_stored(
 def test_what_a_notebook_lacks_is_counted(tmp_path, monkeypatch):
     """Broken: a notebook is called complete while some of its runs would have to be trained."""
     monkeypatch.setenv("RSLIB_STORE", str(tmp_path / "store"))
-    assert paper_figures.stored_runs("digits", "01") == (0, 20)
+    assert paper_figures.stored_runs("digits", "01") == (0, 20, False)
     paper = params.check({"dataset": "digits", "profile": "paper", "n_jobs": 1}, "01")
     grid.run(studies.SINGLE_TASK_REPLAY.cells(paper)[:2], 1, progress=False)
-    assert paper_figures.stored_runs("digits", "01") == (2, 20)
-    assert paper_figures.stored_runs("digits", "04") == (0, 87)  # each run once: FWT has the same
+    assert paper_figures.stored_runs("digits", "01") == (2, 20, True)
+    assert paper_figures.stored_runs("digits", "04") == (0, 87, False)  # FWT has the same runs
+    grid.run(studies.ETS_HEURISTIC.cells(replace(paper, seeds=(1,)))[:1], 1, progress=False)
+    n_stored, _, in_every_section = paper_figures.stored_runs("digits", "08")
+    assert n_stored == 1 and not in_every_section  # no schedule to transfer: 08 cannot be drawn
