@@ -25,7 +25,7 @@ from rslib.memory import OVER_ALL_CLASSES, SELECTIONS
 from rslib.methods import METHODS
 from rslib.models import NETWORKS
 from rslib.scenario import KINDS, Scenario, make_scenario
-from rslib.store.rows import Facts, shipped_facts
+from rslib.store.rows import Facts, code, shipped_facts
 
 PROTOCOL = {"mlp": 1, "convnet": 2, "resnet": 2}  # 2: channels last in memory; others have 1
 RECORDED_WITH = "2.13.0"  # the torch that trained results/
@@ -268,6 +268,10 @@ class Environment:
     def spec(self) -> dict[str, Any]:
         """The fields as plain JSON values; `Environment.from_spec` is the inverse."""
         return asdict(self) | {"method_args": self.arguments}
+
+    def code(self) -> str:
+        """Name the code that trains this environment now."""
+        return code(by_sklearn=self.selection in ("kmeans", "kmeans++"))
 
     def as_stored(self) -> dict[str, Any]:
         """What the store keeps beside rows: `spec`, and under "data" what is known of the data."""

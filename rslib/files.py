@@ -7,9 +7,11 @@ test may set them.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
+import subprocess
 import time
 from pathlib import Path
 
@@ -20,6 +22,20 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 def in_checkout() -> bool:
     """Whether this is a checkout, with notebooks/ and results/, and not an installed package."""
     return (REPOSITORY / "notebooks").is_dir()
+
+
+@functools.cache  # at the first call: what runs now may be edited later
+def revision() -> str:
+    """The checkout's git revision, marked where rslib has been edited since; else why there is none."""
+    git = ["git", "-C", str(REPOSITORY)]
+    try:
+        found = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True)
+        edited = subprocess.run([*git, "status", "--porcelain", "rslib"], capture_output=True)
+    except OSError:
+        return "no git here"
+    if found.returncode:
+        return "not a git checkout"
+    return found.stdout.decode().strip() + (" (edited)" if edited.stdout.strip() else "")
 
 
 def cache() -> Path:

@@ -253,7 +253,8 @@ class ScheduleTree:
         if text in self._rows:
             return  # trained again only because its snapshot was gone
         val, test = learner.accuracies()
-        self._rows[text] = Row(val, test, time.perf_counter() - start)
+        seconds, code = time.perf_counter() - start, self.environment.code()
+        self._rows[text] = Row(val, test, seconds, code=code)
         if self.store:
             self.store.put(self.environment.key, self._stored_as, text, self._rows[text])
 

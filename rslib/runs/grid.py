@@ -83,10 +83,10 @@ class Runs:
         """The tree that answered a cell, which looks up more schedules and never trains."""
         return self._results.answer(cell)[0]
 
-    def made_with(self) -> set[tuple[str, str]]:
-        """The versions of torch and the CPU capabilities that trained what these runs are read from."""
+    def made_with(self) -> set[str]:
+        """Name the torch, the CPU and the code that trained what these runs are read from."""
         trees = {self.tree(cell) for cell in self.cells if cell in self}
-        return {(row.torch, row.cpu) for tree in trees for row in tree.rows().values()}
+        return {row.made_with() for tree in trees for row in tree.rows().values()}
 
     def of(self, name: str) -> list[search.Result]:
         """The stored results of a policy or of a label, in the order of the cells."""

@@ -15,7 +15,6 @@ import html
 import os
 import platform
 import re
-import subprocess
 import tempfile
 import types
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rslib import data, presets
-from rslib.files import REPOSITORY, artefact, in_checkout, write_atomically
+from rslib.files import REPOSITORY, artefact, in_checkout, revision, write_atomically
 from rslib.runs import values
 from rslib.runs.values import ParameterError
 from rslib.store.rows import Facts, shipped_facts
@@ -197,7 +196,7 @@ class Parameters:
 
         dataset = dataset_facts(self.dataset)
         facts = {
-            "git revision": _git_revision(),
+            "git revision": revision(),
             "protocol": PROTOCOL.get(self.preset.network, "of your own network"),
             "Python": platform.python_version(),
             "torch, NumPy here": f"{torch.__version__}, {np.__version__}",
@@ -208,7 +207,7 @@ class Parameters:
             "profile": self.profile_name,
         }
         if runs:
-            made = sorted({f"torch {v} with {cpu}" for some in runs for v, cpu in some.made_with()})
+            made = sorted(set().union(*(some.made_with() for some in runs)))
             facts["rows shown, trained with"] = "; ".join(made) or "no rows"
         return KeyValueTable(facts)
 
@@ -417,16 +416,3 @@ def _folder(value: Any) -> Path:
 def _set(namespace: Mapping[str, Any], name: str, value: Any) -> None:
     if isinstance(namespace, dict):
         namespace[name] = value
-
-
-def _git_revision() -> str:
-    """The checkout's revision, with a mark where it has been edited since."""
-    git = ["git", "-C", str(REPOSITORY)]
-    try:
-        revision = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True)
-        edited = subprocess.run([*git, "status", "--porcelain", "rslib"], capture_output=True)
-    except OSError:
-        return "no git here"
-    if revision.returncode:
-        return "not a git checkout"
-    return revision.stdout.decode().strip() + (" (edited)" if edited.stdout.strip() else "")

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHIPPED = "the results in results/"  # what a store lies above unless it is told otherwise
-SCHEMA = 1  # of the database; stores from before it had a number are taken over
+SCHEMA = 2  # of the database; older ones are taken over (1: rows without `code`; 0: no number)
 UNVERIFIED = "unverified"  # in place of a digest: the row is from before rows had one
 
 # The index has the name of a table of schema 0, so that a program which knows no schema fails when it
@@ -59,7 +59,8 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS environments (key TEXT PRIMARY KEY, spec TEXT NOT NULL, digest TEXT);
 CREATE TABLE IF NOT EXISTS rows (
     key TEXT NOT NULL, path TEXT NOT NULL, val BLOB NOT NULL, test BLOB NOT NULL,
-    seconds REAL, torch TEXT, cpu TEXT, digest TEXT, PRIMARY KEY (key, path)) WITHOUT ROWID;
+    seconds REAL, torch TEXT, cpu TEXT, digest TEXT, code TEXT NOT NULL DEFAULT '',
+    PRIMARY KEY (key, path)) WITHOUT ROWID;
 CREATE TABLE snapshots (
     key TEXT NOT NULL, path TEXT NOT NULL, bytes INTEGER NOT NULL, used REAL NOT NULL,
     PRIMARY KEY (key, path)) WITHOUT ROWID;
@@ -104,9 +105,14 @@ class Store:
     def _take_over(self) -> None:
         """Make the tables of a new store, or those of this schema from those of before."""
         with self._write() as db:
-            if self._version():
+            if (version := self._version()) == SCHEMA:
                 return  # another process has just done it
-            before = self._read("SELECT name FROM sqlite_master WHERE name = 'checkpoints'")
+            if self._read("SELECT 1 FROM sqlite_master WHERE name = 'rows'"):
+                db.execute("ALTER TABLE rows ADD COLUMN code TEXT NOT NULL DEFAULT ''")
+            db.execute(f"PRAGMA user_version = {SCHEMA}")
+            if version == 1:
+                return
+            before = self._read("SELECT 1 FROM sqlite_master WHERE name = 'checkpoints'")
             if before:
                 for table in ("environments", "rows"):
                     db.execute(f"ALTER TABLE {table} ADD COLUMN digest TEXT")
@@ -114,7 +120,6 @@ class Store:
                 db.execute("DROP TABLE checkpoints")
             for statement in _TABLES.strip().split(";\n"):
                 db.execute(statement)
-            db.execute(f"PRAGMA user_version = {SCHEMA}")
         if before:
             old = [file for file in self.snapshots.glob("*.pt") if file.is_file()]
             for file in old:
@@ -187,7 +192,7 @@ class Store:
 
     def _own(self, key: str, path: str | None = None) -> tuple[dict[str, Row], dict[str, str]]:
         """The store's own rows of an environment, or one of them; and what is wrong with others."""
-        query = "SELECT path, val, test, seconds, torch, cpu, digest FROM rows WHERE key = ?"
+        query = "SELECT path, val, test, seconds, torch, cpu, code, digest FROM rows WHERE key = ?"
         values = (key,) if path is None else (key, path)
         rows, wrong = {}, {}
         for place, *cells, digest in self._read(
@@ -210,12 +215,15 @@ class Store:
 
     def put(self, key: str, spec: Mapping[str, Any], path: str, row: Row) -> None:
         """Keep a row. `spec` describes the environment, and under "data" what is known of its data."""
-        values = (row.val.tobytes(), row.test.tobytes(), row.seconds, row.torch, row.cpu)
+        values = (row.val.tobytes(), row.test.tobytes(), row.seconds, row.torch, row.cpu, row.code)
         values = (key, path, *values, row.digest(key, path))
+        # Named: a store that was taken over has its columns in another order.
+        columns = "key, path, val, test, seconds, torch, cpu, code, digest"
         with self._write() as db:
             self._put_environment(db, key, spec)
             if path not in self._own(key, path)[0]:  # the first stays, unless it is damaged
-                db.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+                marks = ", ".join("?" * len(values))
+                db.execute(f"INSERT OR REPLACE INTO rows ({columns}) VALUES ({marks})", values)
 
     @staticmethod
     def _put_environment(db: sqlite3.Connection, key: str, spec: Mapping[str, Any]) -> None:
@@ -273,6 +281,7 @@ class Store:
                 if k := n_learned(path):
                     means = {"acc": row.test[:k].mean(), "reward": row.val[:k].mean()}
                     made = {"seconds": row.seconds, "torch": row.torch, "cpu": row.cpu}
+                    made |= {"code": row.code}
                     lines.append(about | {"path": path, "tasks": k} | means | made)
         return pd.DataFrame(lines)
 
@@ -461,6 +470,6 @@ def _spec(key: str, text: str, digest: str) -> dict[str, Any] | None:
         return None
 
 
-def _row(val: bytes, test: bytes, seconds: float | None, torch_version: str, cpu: str) -> Row:
+def _row(val: bytes, test: bytes, seconds: float | None, *made: str) -> Row:
     seconds = float("nan") if seconds is None else seconds  # SQLite keeps NaN as NULL
-    return Row(np.frombuffer(val), np.frombuffer(test), seconds, torch_version, cpu)
+    return Row(np.frombuffer(val), np.frombuffer(test), seconds, *made)

@@ -19,6 +19,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from rslib import files
 from rslib.errors import UserError
 from rslib.schedule import UNTRAINED
 
-SCHEMA = 1
+SCHEMA = 2  # 1 had no `code`
 
 
 class ResultsError(UserError, ValueError):
@@ -43,6 +44,12 @@ def made_with() -> tuple[str, str]:
     return torch.__version__.partition("+")[0], torch.backends.cpu.get_cpu_capability()
 
 
+def code(by_sklearn: bool) -> str:
+    """Name the code that trains now; with scikit-learn, which no key has, where it chooses samples."""
+    own = f"rslib {files.revision()}"
+    return f"{own}, scikit-learn {version('scikit-learn')}" if by_sklearn else own
+
+
 @dataclass(frozen=True)
 class Row:
     """Accuracies of every task at one node; NaN where unseen (validation) or diverged."""
@@ -52,12 +59,17 @@ class Row:
     seconds: float = float("nan")
     torch: str = field(default_factory=lambda: made_with()[0])
     cpu: str = field(default_factory=lambda: made_with()[1])
+    code: str = ""  # rslib's revision, and scikit-learn's version where it chose; "": from before
 
     def digest(self, key: str, path: str) -> str:
         """Compute a digest of the row and its place, which moves with any bit of either."""
-        about = "\n".join([key, path, repr(float(self.seconds)), self.torch, self.cpu, ""])
-        content = about.encode() + self.val.tobytes() + self.test.tobytes()
+        about = [key, path, repr(float(self.seconds)), self.torch, self.cpu, self.code]
+        content = "\n".join(about).encode() + self.val.tobytes() + self.test.tobytes()
         return hashlib.sha256(content).hexdigest()[:32]
+
+    def made_with(self) -> str:
+        """Name the torch, the CPU capability and the code that trained the row."""
+        return f"torch {self.torch} with {self.cpu}" + (f", {self.code}" if self.code else "")
 
     def same_machine(self) -> bool:
         """Made with this torch and CPU capability: training again gives the same bits."""
@@ -103,7 +115,7 @@ def faults(rows: Mapping[str, Row], n_tasks: int) -> dict[str, str]:
 
 def columns(n_tasks: int) -> list[str]:
     tasks = [f"{kind}_{i}" for kind in ("val", "test") for i in range(1, n_tasks + 1)]
-    return ["path", *tasks, "seconds", "torch", "cpu"]
+    return ["path", *tasks, "seconds", "torch", "cpu", "code"]
 
 
 def as_csv(rows: Mapping[str, Row]) -> str:
@@ -114,7 +126,7 @@ def as_csv(rows: Mapping[str, Row]) -> str:
     for path in sorted(rows, key=lambda text: (text != UNTRAINED, text.count("/"), text)):
         row = rows[path]
         numbers = ["" if np.isnan(a) else repr(float(a)) for a in (*row.val, *row.test)]
-        writer.writerow([path, *numbers, f"{row.seconds:.3f}", row.torch, row.cpu])
+        writer.writerow([path, *numbers, f"{row.seconds:.3f}", row.torch, row.cpu, row.code])
     return out.getvalue()
 
 
@@ -197,18 +209,20 @@ def read_rows(file: Path) -> dict[str, Row]:
         header, *lines = list(csv.reader(io.StringIO(body.decode()))) or [[]]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ResultsError(f"{file} cannot be read to its end: {error}") from None
+    if header == columns(n)[:-1]:
+        header, lines = columns(n), [[*line, ""] for line in lines]
     if header != columns(n):
         raise refuse(2, f"does not name the columns of {n} tasks")
     about, numbers = {}, []
     for number, line in enumerate(lines, start=3):
         if len(line) != len(header):
             raise refuse(number, f"has {len(line)} cells instead of {len(header)}")
-        path, *cells, seconds, torch_version, cpu = line
+        path, *cells, seconds, torch_version, cpu, code = line
         if path in about:
             raise refuse(number, f"is a second row of the path {path!r}")
         try:
             numbers += [float(cell) if cell else np.nan for cell in cells]
-            about[path] = float(seconds), torch_version, cpu
+            about[path] = float(seconds), torch_version, cpu, code
         except ValueError as error:
             raise refuse(number, f"has a cell that is no number: {error}") from None
     accuracies = np.array(numbers).reshape(len(about), 2 * n)

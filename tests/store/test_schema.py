@@ -4,6 +4,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,26 @@ def test_a_store_of_before_is_taken_over(before, capsys):
     assert again.n_unverified() == 4
     __main__.main(["--store", str(before)])
     assert "4 rows (4 unverified, from before rows had a digest)" in capsys.readouterr().out
+
+
+def test_a_store_without_the_code_of_its_rows_is_taken_over(tmp_path):
+    """Broken: an update costs a user all results of the schema before, or the old program goes on."""
+    environment = small(**SMALLEST)
+    store = Store(tmp_path, shipped=None)
+    tree = ScheduleTree(environment, store)
+    tree.walk(((10,),))
+    db = sqlite3.connect(store.file, isolation_level=None)
+    for path, row in tree.rows().items():  # as schema 1 wrote them
+        before = replace(row, code="").digest(environment.key, path)
+        db.execute("UPDATE rows SET digest = ? WHERE path = ?", (before, path))
+    db.execute("ALTER TABLE rows DROP COLUMN code")
+    db.execute("PRAGMA user_version = 1")
+    again = ScheduleTree(environment, Store(tmp_path, shipped=None))
+    assert bits(again.walk(((10,),))) == bits(tree.walk(((10,),))) and again.trained == 0
+    assert {row.code for row in again.rows().values()} == {""} and again.store.check() == []
+    with pytest.raises(sqlite3.OperationalError, match="9 columns but 8 values"):
+        db.execute("INSERT INTO rows VALUES ('k', 'p', x'00', x'00', 1.0, '2', 'AVX2', 'digest')")
+    db.close()
 
 
 def test_unverified_rows_are_used_and_those_that_cannot_be_are_named(before):
@@ -131,7 +152,7 @@ def test_nothing_outside_the_folder_is_deleted(before, tmp_path):
     columns = {
         row[1] for t in ("rows", "snapshots") for row in store._read(f"PRAGMA table_info({t})")
     }
-    assert columns == {*"key path val test seconds torch cpu digest bytes used".split()}
+    assert columns == {*"key path val test seconds torch cpu code digest bytes used".split()}
 
 
 # -- how it is written -----------------------------------------------------------------------------
