@@ -340,7 +340,7 @@ def stored(study: Study, datasets: Sequence[Parameters]) -> grid.Runs:
 def luck_pairs(rollouts: int = 100) -> pd.DataFrame:
     """ACC of MCTS and of Random-best wherever the store has both, with plain replay, by tree size."""
     store, lines = Store(), []
-    results = grid.Results(store)
+    runs = grid.Runs([], pd.DataFrame(), store)
     for spec in store.environments().values():
         plain = spec["method"] == "er" and spec["selection"] == "uniform"
         if not plain or spec["samples_per_class"] or spec["class_order_seed"]:
@@ -349,8 +349,8 @@ def luck_pairs(rollouts: int = 100) -> pd.DataFrame:
         if n_schedules(environment.n_tasks or 0) <= rollouts:
             continue  # both would try every schedule
         pair = [Cell(environment, policy, rollouts) for policy in ("mcts", "random-best")]
-        if all(cell in results for cell in pair):
-            accs = [results[cell].acc for cell in pair]
+        if all(cell in runs for cell in pair):
+            accs = [runs[cell].acc for cell in pair]
             lines.append((environment.preset.title, environment.n_tasks, environment.seed, *accs))
     columns = pd.Index(["dataset", "n_tasks", "seed", "mcts", "random_best"])
     return pd.DataFrame(lines, columns=columns).sort_values(["n_tasks", "dataset", "seed"])
