@@ -112,7 +112,7 @@ def score(
             else:
                 runs = [follow(tree, one, seed) for seed, one in enumerate(policy)]
                 label = policy[0].label
-            rows += [_row(experiment, tree, seed, label, run) for seed, run in enumerate(runs)]
+            rows += _rows(experiment, tree, label, runs)
     return rows
 
 
@@ -120,15 +120,19 @@ def not_available(
     experiment: str, trees: Sequence[Tree], label: str, n_seeds: int, reason: str
 ) -> list[dict]:
     """Rows of a method that has no result, so that tables can say n/a and why."""
-    run = Run(reason=reason)
-    return [_row(experiment, tree, seed, label, run) for tree in trees for seed in range(n_seeds)]
+    runs = [Run(reason=reason)] * n_seeds
+    return [row for tree in trees for row in _rows(experiment, tree, label, runs)]
 
 
-def _row(experiment: str, tree: Tree, policy_seed: int, label: str, run: Run) -> dict:
-    text = run.schedule.to_json() if run.schedule else ""
-    place = (experiment, tree.environment.dataset, tree.environment.seed, policy_seed, label)
-    values = (run.acc, run.bwt, run.val, text, run.n_nearest, run.reason)
-    return dict(zip(COLUMNS, (*place, *values), strict=True))
+def _rows(experiment: str, tree: Tree, label: str, runs: Sequence[Run]) -> list[dict]:
+    """One row for the run of each policy seed."""
+    rows = []
+    for policy_seed, run in enumerate(runs):
+        text = run.schedule.to_json() if run.schedule else ""
+        place = (experiment, tree.environment.dataset, tree.environment.seed, policy_seed, label)
+        values = (run.acc, run.bwt, run.val, text, run.n_nearest, run.reason)
+        rows.append(dict(zip(COLUMNS, (*place, *values), strict=True)))
+    return rows
 
 
 # -- the references --------------------------------------------------------------------------------
@@ -152,25 +156,20 @@ def references(
             ORACLE: Run.at(tree.leaf(int(val.argmax()))),
         }
         for label, run in runs.items():
-            rows += [_row(experiment, tree, seed, label, run) for seed in range(n_seeds)]
+            rows += _rows(experiment, tree, label, [run] * n_seeds)
     return rows
 
 
-def by_environment(
-    rows: pd.DataFrame, metric: str = "acc"
-) -> dict[str, dict[tuple[str, int], np.ndarray]]:
-    """{label: {(dataset, env_seed): values by policy seed}}, in the order of the rows."""
-    found: dict[str, dict[tuple[str, int], list[float]]] = {}
-    for row in rows.to_dict("records"):
-        environments = found.setdefault(row["label"], {})
-        environments.setdefault((row["dataset"], row["env_seed"]), []).append(row[metric])
-    return {
-        label: {key: np.array(values, dtype=float) for key, values in environments.items()}
-        for label, environments in found.items()
-    }
+def by_environment(rows: pd.DataFrame) -> dict[str, dict[tuple[str, int], np.ndarray]]:
+    """{label: {(dataset, env_seed): ACC by policy seed}}, in the order of the rows."""
+    found: dict[str, dict[tuple[str, int], np.ndarray]] = {}
+    columns = ["label", "dataset", "env_seed"]
+    for (label, *place), part in rows.groupby(columns, sort=False)["acc"]:
+        found.setdefault(label, {})[tuple(place)] = part.to_numpy(dtype=float)
+    return found
 
 
-def gap_closed(rows: pd.DataFrame, label: str, n_resamples: int = 10_000) -> stats.Estimate:
+def gap_closed(rows: pd.DataFrame, label: str) -> stats.Estimate:
     """(ACC - mean of all schedules) / (oracle - mean of all schedules), each summed over
     environments: a ratio of means, so that an environment where nothing can be gained does not
     blow it up. The interval resamples environments."""
@@ -187,7 +186,7 @@ def gap_closed(rows: pd.DataFrame, label: str, n_resamples: int = 10_000) -> sta
     value = float(closed.sum() / gap.sum())
     if len(gap) < 2:
         return stats.Estimate(value, n=1, reason="one environment")
-    drawn = np.random.default_rng(0).integers(len(gap), size=(n_resamples, len(gap)))
+    drawn = np.random.default_rng(0).integers(len(gap), size=(10_000, len(gap)))
     gaps = gap[drawn].sum(axis=1)
     shares = closed[drawn].sum(axis=1)[gaps > 0] / gaps[gaps > 0]
     low, high = np.percentile(shares, [2.5, 97.5])
@@ -197,34 +196,34 @@ def gap_closed(rows: pd.DataFrame, label: str, n_resamples: int = 10_000) -> sta
 # -- tables ----------------------------------------------------------------------------------------
 
 
-def average_ranks(rows: pd.DataFrame) -> dict[str, float]:
-    """Average rank of every method with a result everywhere (n/a somewhere would mean ranks among
-    fewer); references are not ranked."""
+def rank_array(rows: pd.DataFrame) -> tuple[np.ndarray, list[str]]:
+    """(environments, policy seeds, methods) ACC of the methods that are ranked, and their labels.
+
+    References are not ranked, nor is a method without a result somewhere: ranks among fewer would not
+    be the same.
+    """
     acc = {
         label: np.array(list(environments.values()))  # (environments, policy seeds)
         for label, environments in by_environment(rows).items()
         if label not in REFERENCES
     }
     acc = {label: values for label, values in acc.items() if not np.isnan(values).any()}
-    if not acc:
-        return {}
-    ranks = stats.average_ranks(np.stack(list(acc.values()), axis=-1))
-    return dict(zip(acc, ranks.tolist(), strict=True))
+    return np.stack([*acc.values()], axis=-1) if acc else np.empty((0, 0, 0)), list(acc)
+
+
+def average_ranks(rows: pd.DataFrame) -> dict[str, float]:
+    """Average rank of every method that is ranked."""
+    acc, labels = rank_array(rows)
+    return dict(zip(labels, stats.average_ranks(acc).tolist(), strict=True))
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per label: rank, ACC and BWT in % (population std), gap closed with its interval."""
     ranks = average_ranks(rows)
-    metrics = {
-        name: {
-            label: np.concatenate(list(environments.values()))
-            for label, environments in by_environment(rows, name).items()
-        }
-        for name in ("acc", "bwt", "n_nearest")
-    }
     lines = []
-    for label, acc in metrics["acc"].items():
-        gap, bwt = gap_closed(rows, label), metrics["bwt"][label]
+    for label, part in rows.groupby("label", sort=False):
+        acc, bwt = (part[metric].to_numpy(dtype=float) for metric in ("acc", "bwt"))
+        gap = gap_closed(rows, label)
         lines.append(
             {
                 "label": label,
@@ -236,16 +235,9 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
                 "gap_closed": gap.value,
                 "gap_low": gap.low,
                 "gap_high": gap.high,
-                "n_nearest": int((metrics["n_nearest"][label] > 0).sum()),
+                "n_nearest": int((part["n_nearest"] > 0).sum()),
                 "missing": int(np.isnan(acc).sum()),
                 "runs": len(acc),
             }
         )
     return pd.DataFrame(lines).set_index("label")
-
-
-def rank_array(rows: pd.DataFrame) -> tuple[np.ndarray, list[str]]:
-    """(environments, policy seeds, methods) ACC of the methods that are ranked, and their labels."""
-    labels = list(average_ranks(rows))
-    acc = by_environment(rows)
-    return np.stack([np.array(list(acc[label].values())) for label in labels], axis=-1), labels

@@ -269,11 +269,12 @@ def test_a_whole_experiment_and_its_resumption(tmp_path):
 def test_a_policy_of_another_setting_or_other_trees_is_not_resumed(tmp_path):
     """Broken: a policy trained with other arguments, or on trees trained anew (another torch, other
     data), would be taken for this one."""
-    table, path = synthetic_table(3, 1), tmp_path / "p.pt"
+    table = synthetic_table(3, 1)
 
     def train(args, tree):
-        generalization.train_policy("a2c", args, [tree], 0, path, progress=False)
-        return path.stat().st_mtime_ns
+        trees = Trees({("synthetic", 1): tree})
+        generalization.train_policies(experiment({"a2c": args}, [1], []), trees, tmp_path)
+        return (tmp_path / "a2c_0.pt").stat().st_mtime_ns
 
     first = train(TINY_A2C, table)
     same = A2CArgs(updates=30, hidden=8, log_every=7)  # how often it logs moves nothing
@@ -291,14 +292,14 @@ def test_a_policy_of_another_setting_or_other_trees_is_not_resumed(tmp_path):
 
 def test_an_argument_that_came_later_trains_no_policy_again(tmp_path):
     """Broken: a new field in DQN's or A2C's arguments costs hours of training again."""
-    table, path = synthetic_table(3, 1), tmp_path / "p.pt"
-    args = A2CArgs(updates=3)
-    generalization.train_policy("a2c", args, [table], 0, path, progress=False)
+    asked, trees = experiment({"a2c": A2CArgs(updates=3)}, [1], []), synthetic_trees(3, [1])
+    generalization.train_policies(asked, trees, tmp_path)
+    path = tmp_path / "a2c_0.pt"
     policy = LearnedPolicy.from_file(path)
     del policy.config["arguments"]["value_coef"]  # as if the file were older than the field
     policy.save(path)
     before = path.read_bytes()
-    generalization.train_policy("a2c", args, [table], 0, path, progress=False)
+    generalization.train_policies(asked, trees, tmp_path)
     assert path.read_bytes() == before
 
 
