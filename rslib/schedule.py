@@ -12,7 +12,6 @@ Four letters are used throughout the library:
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -183,11 +182,6 @@ class Schedule:
     def n_tasks(self) -> int:
         return len(self.compositions) + 1
 
-    @property
-    def memory_size(self) -> int:
-        """The largest memory the schedule asks for."""
-        return max(map(sum, self.compositions), default=0)
-
     def array(self) -> np.ndarray:
         """(T-1, T-1) counts; row r = memory at task r+2, column c = samples of task c+1."""
         table = np.zeros((len(self.compositions),) * 2, dtype=int)
@@ -212,10 +206,9 @@ class Schedule:
             + "</tr>"
             for t, row in enumerate(self.array(), start=2)
         )
-        title = html.escape(f"Replay schedule, {self.n_tasks} tasks")
         return (
-            f"<table><caption>{title}</caption><tr><th>replayed samples of</th>{head}</tr>"
-            f"{rows}</table>"
+            f"<table><caption>Replay schedule, {self.n_tasks} tasks</caption>"
+            f"<tr><th>replayed samples of</th>{head}</tr>{rows}</table>"
         )
 
 
