@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -163,9 +164,9 @@ def references(
 def by_environment(rows: pd.DataFrame) -> dict[str, dict[tuple[str, int], np.ndarray]]:
     """{label: {(dataset, env_seed): ACC by policy seed}}, in the order of the rows."""
     found: dict[str, dict[tuple[str, int], np.ndarray]] = {}
-    columns = ["label", "dataset", "env_seed"]
-    for (label, *place), part in rows.groupby(columns, sort=False)["acc"]:
-        found.setdefault(label, {})[tuple(place)] = part.to_numpy(dtype=float)
+    groups: Any = rows.groupby(["label", "dataset", "env_seed"], sort=False)["acc"]
+    for (label, *place), values in groups:
+        found.setdefault(label, {})[tuple(place)] = values.to_numpy(dtype=float)
     return found
 
 
@@ -221,8 +222,9 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per label: rank, ACC and BWT in % (population std), gap closed with its interval."""
     ranks = average_ranks(rows)
     lines = []
-    for label, part in rows.groupby("label", sort=False):
-        acc, bwt = (part[metric].to_numpy(dtype=float) for metric in ("acc", "bwt"))
+    for name, part in rows.groupby("label", sort=False):
+        label = str(name)
+        acc, bwt, n_nearest = part[["acc", "bwt", "n_nearest"]].to_numpy(dtype=float).T
         gap = gap_closed(rows, label)
         lines.append(
             {
@@ -235,7 +237,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
                 "gap_closed": gap.value,
                 "gap_low": gap.low,
                 "gap_high": gap.high,
-                "n_nearest": int((part["n_nearest"] > 0).sum()),
+                "n_nearest": int((n_nearest > 0).sum()),
                 "missing": int(np.isnan(acc).sum()),
                 "runs": len(acc),
             }

@@ -7,6 +7,7 @@ REPRODUCIBILITY.md all take it from here. Nothing here trains.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -319,17 +320,12 @@ def each_dataset(p: Parameters, names: Sequence[str] | None = None) -> list[Para
     """
     if names is None:
         stored = {str(spec["dataset"]) for spec in Store().environments().values()}
-        known = list(presets.PAPER | presets.EMBEDDED)
-        names = [name for name in known if name in stored and _has_facts(name)]
+        names = []
+        for name in presets.PAPER | presets.EMBEDDED:
+            with contextlib.suppress(data.DataError):  # rows of a dataset that is nowhere
+                if name in stored and dataset_facts(name):
+                    names.append(name)
     return [p.on(name, "paper" if name in presets.PAPER else p.profile_name) for name in names]
-
-
-def _has_facts(name: str) -> bool:
-    try:
-        dataset_facts(name)
-    except data.DataError:
-        return False
-    return True
 
 
 def stored(study: Study, datasets: Sequence[Parameters]) -> grid.Runs:
