@@ -82,14 +82,12 @@ def plan(
     train_datasets: for New Dataset; None takes the paper's two.
     """
     settings = {agent: presets.agent_settings(agent, name, dataset, profile) for agent in AGENTS}
+    # Sorted, because the place in the list decides an environment's draws.
+    sources = sorted(train_datasets or presets.training_datasets(name, dataset))
     lists = {}
     for agent, (n, _) in settings.items():
-        if train is None and train_datasets is None:
-            lists[agent] = presets.training_environments(name, dataset, n_train or n)
-        else:
-            on = sorted(train_datasets or [dataset])  # the place decides an environment's draws
-            numbers = train or presets.TRAIN_SEEDS[: (n_train or n) // len(on)]
-            lists[agent] = [(d, number) for d in on for number in sorted(numbers)]
+        numbers = sorted(train or presets.TRAIN_SEEDS[: (n_train or n) // len(sources)])
+        lists[agent] = [(source, number) for source in sources for number in numbers]
     held_out = [(dataset, number) for number in test or presets.TEST_SEEDS[name][:n_test]]
     both = sorted(set(held_out) & {place for places in lists.values() for place in places})
     if both:
@@ -230,7 +228,7 @@ def train_policies(
 class Findings:
     """Everything an experiment found; the notebook's tables are made from `rows`."""
 
-    rows: pd.DataFrame  # one per (environment, policy seed, label): scoring.COLUMNS
+    rows: pd.DataFrame  # experiment and scoring.COLUMNS, by (environment, policy seed, label)
     taus: pd.DataFrame  # rule, tau, mean validation accuracy on training environments, chosen
     curves: pd.DataFrame  # learning curves: agent, policy_seed, updates, final, seconds, ...
     policies: dict[str, list[LearnedPolicy]]  # by label, one per policy seed
@@ -251,9 +249,9 @@ def run(
         raise ValueError(f"environments that the trees lack: {missing}")
     with tempfile.TemporaryDirectory() as temporary:  # policies go through files in any case
         policies, curves = train_policies(experiment, trees, Path(folder or temporary), workers)
-    name, n_seeds = experiment.name, experiment.n_seeds
+    n_seeds = experiment.n_seeds
     test = [trees[place] for place in experiment.test]
-    rows = scoring.score(name, test, [Policy.load("random"), Policy.load("ets")], n_seeds)
+    rows = scoring.score(test, [Policy.load("random"), Policy.load("ets")], n_seeds)
     taus = []
     for rule in scoring.HEURISTICS:
         # Rules combined with ETS choose on the default number of environments, as in the paper.
@@ -267,18 +265,18 @@ def run(
         if tau is None:
             label = Policy.load(f"{rule}:1").label
             reason = "no threshold has a result in every training environment"
-            rows += scoring.not_available(name, test, label, n_seeds, reason)
+            rows += scoring.not_available(test, label, n_seeds, reason)
         else:
-            rows += scoring.score(name, test, [Policy.load(f"{rule}:{tau}")], n_seeds)
-    rows += scoring.score(name, test, list(policies.values()), n_seeds)
+            rows += scoring.score(test, [Policy.load(f"{rule}:{tau}")], n_seeds)
+    rows += scoring.score(test, list(policies.values()), n_seeds)
     trained_on = dict.fromkeys(place for places in experiment.train.values() for place in places)
     rows += scoring.references(
-        name,
         [trees.complete[place] for place in experiment.test],
         [trees.complete[place] for place in trained_on],
         n_seeds,
     )
     frame = pd.DataFrame(rows, columns=pd.Index(scoring.COLUMNS))
+    frame.insert(0, "experiment", experiment.name)
     return Findings(frame, pd.DataFrame(taus), curves, policies)
 
 

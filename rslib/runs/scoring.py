@@ -30,7 +30,7 @@ HEURISTICS = tuple(f"{prefix}heur-{rule}" for prefix in ("", "ets+") for rule in
 LEARNED = ("DQN", "A2C")
 
 COLUMNS = [
-    *("experiment", "dataset", "env_seed", "policy_seed", "label"),
+    *("dataset", "env_seed", "policy_seed", "label"),
     *("acc", "bwt", "val", "schedule", "n_nearest", "reason"),
 ]
 
@@ -95,10 +95,7 @@ def choose_tau(
 
 
 def score(
-    experiment: str,
-    trees: Sequence[Tree],
-    policies: Sequence[Policy | Sequence[Policy]],
-    n_seeds: int,
+    trees: Sequence[Tree], policies: Sequence[Policy | Sequence[Policy]], n_seeds: int
 ) -> list[dict]:
     """Rows of these policies in these environments. A learned policy comes as one per policy seed;
     Random draws anew for each seed; deterministic rules are copied across seeds."""
@@ -113,24 +110,22 @@ def score(
             else:
                 runs = [follow(tree, one, seed) for seed, one in enumerate(policy)]
                 label = policy[0].label
-            rows += _rows(experiment, tree, label, runs)
+            rows += _rows(tree, label, runs)
     return rows
 
 
-def not_available(
-    experiment: str, trees: Sequence[Tree], label: str, n_seeds: int, reason: str
-) -> list[dict]:
+def not_available(trees: Sequence[Tree], label: str, n_seeds: int, reason: str) -> list[dict]:
     """Rows of a method that has no result, so that tables can say n/a and why."""
     runs = [Run(reason=reason)] * n_seeds
-    return [row for tree in trees for row in _rows(experiment, tree, label, runs)]
+    return [row for tree in trees for row in _rows(tree, label, runs)]
 
 
-def _rows(experiment: str, tree: Tree, label: str, runs: Sequence[Run]) -> list[dict]:
+def _rows(tree: Tree, label: str, runs: Sequence[Run]) -> list[dict]:
     """One row for the run of each policy seed."""
     rows = []
     for policy_seed, run in enumerate(runs):
         text = run.schedule.to_json() if run.schedule else ""
-        place = (experiment, tree.environment.dataset, tree.environment.seed, policy_seed, label)
+        place = (tree.environment.dataset, tree.environment.seed, policy_seed, label)
         values = (run.acc, run.bwt, run.val, text, run.n_nearest, run.reason)
         rows.append(dict(zip(COLUMNS, (*place, *values), strict=True)))
     return rows
@@ -140,10 +135,7 @@ def _rows(experiment: str, tree: Tree, label: str, runs: Sequence[Run]) -> list[
 
 
 def references(
-    experiment: str,
-    trees: Sequence[CompleteTree],
-    training: Sequence[CompleteTree],
-    n_seeds: int,
+    trees: Sequence[CompleteTree], training: Sequence[CompleteTree], n_seeds: int
 ) -> list[dict]:
     """Rows of the three labels of REFERENCES, copied across policy seeds."""
     # The one schedule with the best mean validation accuracy over the training environments.
@@ -157,7 +149,7 @@ def references(
             ORACLE: Run.at(tree.leaf(int(val.argmax()))),
         }
         for label, run in runs.items():
-            rows += _rows(experiment, tree, label, [run] * n_seeds)
+            rows += _rows(tree, label, [run] * n_seeds)
     return rows
 
 
