@@ -195,7 +195,10 @@ class Schedule:
         return table / np.maximum(table.sum(axis=1, keepdims=True), 1)
 
     def __str__(self) -> str:
-        lines = [f"task {t}: " + _in_words(c) for t, c in enumerate(self.compositions, start=2)]
+        lines = []
+        for t, composition in enumerate(self.compositions, start=2):
+            shares = [f"{n} of task {i}" for i, n in enumerate(composition, start=1) if n]
+            lines.append(f"task {t}: " + (", ".join(shares) or "no replay"))
         return "\n".join(lines) or "one task, nothing to replay"
 
     def _repr_html_(self) -> str:
@@ -251,8 +254,3 @@ def path_from_text(text: str) -> Path:
 def _is_whole(n: object) -> bool:
     # numpy's numbers are registered as Integral or Real; JSON may bring 3.0, strings and null.
     return isinstance(n, Real) and not isinstance(n, bool) and float(n).is_integer()
-
-
-def _in_words(composition: Composition) -> str:
-    shares = [f"{n} of task {i}" for i, n in enumerate(composition, start=1) if n]
-    return ", ".join(shares) or "no replay"

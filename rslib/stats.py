@@ -76,8 +76,13 @@ def welch_from_summary(
 
     The paper prints population deviations; read as sample deviations, they give 4 of its 168 tests.
     """
-    difference = mean_a - mean_b
-    reason = _no_test(mean_a, std_a, n_a, mean_b, std_b, n_b)
+    difference, reason = mean_a - mean_b, None
+    if min(n_a, n_b) < 2:
+        reason = "one seed" if min(n_a, n_b) == 1 else "not run"
+    elif not all(map(isfinite, (mean_a, std_a, mean_b, std_b))):
+        reason = "missing numbers"
+    elif max(std_a, std_b) <= _ROUNDING * max(abs(mean_a), abs(mean_b)):
+        reason = "no variance"
     if reason:
         return Welch(nan, nan, nan, nan, difference, n_a, n_b, reason)
     # Squared standard errors of the two means: sample variance / n = population variance / (n-1).
@@ -88,16 +93,6 @@ def welch_from_summary(
     # scipy's summary form does not return it: Welch-Satterthwaite.
     df = (se_a + se_b) ** 2 / (se_a**2 / (n_a - 1) + se_b**2 / (n_b - 1))
     return Welch(float(t), float(p), df, sqrt(se_a + se_b), difference, n_a, n_b)
-
-
-def _no_test(mean_a, std_a, n_a, mean_b, std_b, n_b) -> str | None:
-    if min(n_a, n_b) < 2:
-        return "one seed" if min(n_a, n_b) == 1 else "not run"
-    if not all(map(isfinite, (mean_a, std_a, mean_b, std_b))):
-        return "missing numbers"
-    if max(std_a, std_b) <= _ROUNDING * max(abs(mean_a), abs(mean_b)):
-        return "no variance"
-    return None
 
 
 def holm(pvalues: ArrayLike) -> np.ndarray:

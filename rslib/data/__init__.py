@@ -43,9 +43,7 @@ class Dataset:
     provenance: str  # one sentence: where it came from
     subset: str | None = None  # for captions, such as "subset, 100 images per class"
     scale: str | None = None  # of users' floats: "features" or "none" (rslib.scenario scales)
-    task_sizes: tuple[
-        tuple[int, int], ...
-    ] = ()  # of a folder: samples of every file, train and test
+    task_sizes: tuple[tuple[int, int], ...] = ()  # of a folder: (train, test) samples of every file
 
     @property
     def n_classes(self) -> int:
@@ -165,9 +163,9 @@ def _make(
     arrays: tuple[np.ndarray, ...],
     class_names: tuple[str, ...],
     provenance: str,
-    subset: str | None = None,
     scale: str | None = None,
     task_sizes: tuple[tuple[int, int], ...] = (),
+    subset: str | None = None,
 ) -> Dataset:
     x_train, y_train, x_test, y_test = map(np.ascontiguousarray, arrays)
     y_train, y_test = y_train.astype(np.int64), y_test.astype(np.int64)
@@ -206,12 +204,10 @@ def _read_embedded(name: str) -> Dataset:
 # Keyed by the files' modification times too, so that a changed file is read, and verified, again.
 @functools.lru_cache(maxsize=6)
 def _read_npz(path: Path, stamp: tuple[tuple[int, int], ...]) -> Dataset:
-    arrays, class_names, provenance, scale, task_sizes = npz.read(path)
-    name = path.name.removesuffix(".npz")
-    return _make(name, arrays, class_names, provenance, None, scale, task_sizes)
+    return _make(path.name.removesuffix(".npz"), *npz.read(path))
 
 
 @functools.lru_cache(maxsize=6)
 def read_found(found: fetch.Found) -> Dataset:
     (*arrays, class_names), provenance = fetch.read(found)
-    return _make(found.name, tuple(arrays), class_names, provenance, found.layout.subset)
+    return _make(found.name, tuple(arrays), class_names, provenance, subset=found.layout.subset)

@@ -87,6 +87,16 @@ class Runs:
         """The tree that answered a cell, which looks up more schedules and never trains."""
         return self._answer(cell)[0]
 
+    def made_with(self) -> set[tuple[str, str]]:
+        """The versions of torch and the CPU capabilities that trained what these runs are read from."""
+        trees = {self.tree(cell) for cell in self.cells if cell in self}
+        return {(row.torch, row.cpu) for tree in trees for row in tree.rows().values()}
+
+    def of(self, name: str) -> list[search.Result]:
+        """The stored results of a policy or of a label, in the order of the cells."""
+        wanted = [cell for cell in self.cells if name in (cell.policy, cell.label)]
+        return [self[cell] for cell in wanted if cell in self]
+
     def __contains__(self, cell: Cell) -> bool:
         try:
             return self[cell] is not None
@@ -96,16 +106,6 @@ class Runs:
     def __len__(self) -> int:
         """How many cells have a result."""
         return len(self.rows)
-
-    def of(self, name: str) -> list[search.Result]:
-        """The stored results of a policy or of a label, in the order of the cells."""
-        wanted = [cell for cell in self.cells if name in (cell.policy, cell.label)]
-        return [self[cell] for cell in wanted if cell in self]
-
-    def made_with(self) -> set[tuple[str, str]]:
-        """The versions of torch and the CPU capabilities that trained what these runs are read from."""
-        trees = {self.tree(cell) for cell in self.cells if cell in self}
-        return {(row.torch, row.cpu) for tree in trees for row in tree.rows().values()}
 
     def _answer(self, cell: Cell) -> tuple[ScheduleTree, search.Result]:
         """The tree that knows all of a cell, and the cell's result."""
@@ -156,7 +156,14 @@ def run(
         the cluster at `$RSLIB_CLUSTER`, else processes of our own, else this process.
     """
     runs = Runs(list(cells), pd.DataFrame(), store or Store())
-    cells, rows = runs.cells, _stored_rows(runs)
+    cells = runs.cells
+    rows: dict[int, dict[str, Any]] = {}  # by the number of their cell
+    for i, cell in enumerate(cells):
+        # Looked up here: starting a worker takes longer. A cell in trouble is left to the workers,
+        # which report it with its parameters.
+        start = time.perf_counter()
+        with contextlib.suppress(Exception):
+            rows[i] = row(cell, runs[cell]) | {"seconds": time.perf_counter() - start}
     if not train:
         if not rows:
             raise NotTrained(
@@ -205,23 +212,6 @@ def run(
         raise GridError(failed, runs.rows)
     runs._trees.clear()  # read anew next time: workers have stored more
     return runs
-
-
-def _stored_rows(runs: Runs) -> dict[int, dict[str, Any]]:
-    """The rows, by number, of the cells that need no training.
-
-    Looked up here: starting a worker takes longer. A cell in trouble is left to the workers, which
-    report it with its parameters.
-    """
-    found = {}
-    for i, cell in enumerate(runs.cells):
-        start = time.perf_counter()
-        try:
-            found[i] = row(cell, runs[cell])
-        except Exception:
-            continue
-        found[i]["seconds"] = time.perf_counter() - start
-    return found
 
 
 # -- one cell --------------------------------------------------------------------------------------
