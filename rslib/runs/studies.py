@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -56,10 +57,15 @@ def _schedulers(p: Parameters, scenario: str | None = None) -> list[str]:
     return ["random", "ets", heuristic, "mcts", *p.policies]
 
 
-def _each(environments: Iterable[Environment], policies: list[str], p: Parameters) -> list[Cell]:
-    """Every policy in every environment, once."""
-    once = dict.fromkeys(policies)
-    return [Cell(e, policy, p.rollouts) for e in environments for policy in once]
+def _each(
+    p: Parameters, policies: Iterable[str], seeds: Iterable[int] = (), **changes: Any
+) -> list[Cell]:
+    """Every policy once in the environment of every seed, by default of the notebook's seeds."""
+    cells = []
+    for seed in seeds or p.seeds:
+        environment = p.environment(seed, **changes)
+        cells += [Cell(environment, policy, p.rollouts) for policy in dict.fromkeys(policies)]
+    return cells
 
 
 def _joint(p: Parameters) -> list[Cell]:
@@ -90,8 +96,7 @@ def single_task_replay(p: Parameters) -> list[Cell]:
 
 def schedule_search(p: Parameters) -> list[Cell]:
     """MCTS beside everything it is compared with."""
-    policies = ["none", *_schedulers(p), "random-best"]
-    searches = _each([p.environment(s) for s in p.seeds], policies, p)
+    searches = _each(p, ["none", *_schedulers(p), "random-best"])
     return searches + _joint(p) + _breadth_first(p)
 
 
@@ -100,8 +105,7 @@ def memory_sizes(p: Parameters, sizes: Sequence[int] = ()) -> list[Cell]:
     cells = []
     for scenario in scenarios(p):
         for M in sizes or memory_ladder(p):
-            environments = [p.environment(s, memory_size=M, scenario=scenario) for s in p.seeds]
-            cells += _each(environments, _schedulers(p, scenario), p)
+            cells += _each(p, _schedulers(p, scenario), memory_size=M, scenario=scenario)
     return cells
 
 
@@ -122,25 +126,23 @@ def memory_selection(p: Parameters) -> list[Cell]:
     """Selection methods x schedules, with the Joint and BFS rows."""
     cells = _joint(p) + _breadth_first(p)
     for selection in p.selections or SELECTIONS:
-        environments = [p.environment(s, selection=selection) for s in p.seeds]
-        cells += _each(environments, _schedulers(p), p)
+        cells += _each(p, _schedulers(p), selection=selection)
     return cells
 
 
 def pools(p: Parameters) -> list[Cell]:
     """ETS and Random with pools balanced over classes, and drawn over all classes at once."""
-    selections = ("uniform", "unbalanced", "kmeans", "kmeans++")
-    seeds = range(1, 11) if p.profile_name == "paper" else p.seeds
-    environments = [p.environment(seed, selection=s) for s in selections for seed in seeds]
-    return _each(environments, ["random", "ets"], p)
+    seeds, cells = range(1, 11) if p.profile_name == "paper" else p.seeds, []
+    for selection in ("uniform", "unbalanced", "kmeans", "kmeans++"):
+        cells += _each(p, ["random", "ets"], seeds, selection=selection)
+    return cells
 
 
 def replay_methods(p: Parameters) -> list[Cell]:
     """Replay methods x schedules."""
     cells = []
     for method in REPLAY_METHODS:
-        environments = [p.environment(s, method=method) for s in p.seeds]
-        cells += _each(environments, _schedulers(p), p)
+        cells += _each(p, _schedulers(p), method=method)
     return cells
 
 
@@ -148,9 +150,9 @@ def tiny_memory(p: Parameters) -> list[Cell]:
     """One sample per class is kept; MCTS replays M of them, the baselines all."""
     cells = []
     for seed in p.seeds:
-        small = p.environment(seed, samples_per_class=1)
+        cells += _each(p, ["random", "mcts", *p.policies], [seed], samples_per_class=1)
+        small = cells[-1].environment
         n_all = ((small.n_tasks or 0) - 1) * small.classes_per_task
-        cells += _each([small], ["random", "mcts", *p.policies], p)
         for method, label in (("agem", "A-GEM"), ("er-ring", "ER-Ring"), ("er", "Uniform")):
             everything = p.environment(seed, memory_size=n_all, samples_per_class=1, method=method)
             cells.append(Cell(everything, "ets", label=label))
@@ -159,13 +161,12 @@ def tiny_memory(p: Parameters) -> list[Cell]:
 
 def schedulers(p: Parameters) -> list[Cell]:
     """The four schedulers with uniform selection, or the first one given."""
-    selection = (p.selections or SELECTIONS)[0]
-    return _each([p.environment(s, selection=selection) for s in p.seeds], _schedulers(p), p)
+    return _each(p, _schedulers(p), selection=(p.selections or SELECTIONS)[0])
 
 
 def search_cells(p: Parameters) -> list[Cell]:
     """The searches whose schedules are transferred: MCTS's own, one per seed."""
-    return [Cell(p.environment(s), "mcts", p.rollouts) for s in p.seeds]
+    return _each(p, ["mcts"])
 
 
 def transfer_cells(p: Parameters) -> list[Cell]:
@@ -179,21 +180,17 @@ def transfer_cells(p: Parameters) -> list[Cell]:
     found = {cell.environment.seed: searches[cell].schedule for cell in searches.cells}
     cells = []
     for seed in p.profile.new_seeds:
-        environment = p.environment(seed)
-        cells += _each([environment], [name for name in _schedulers(p) if name != "mcts"], p)
-        cells += [
-            Cell(
-                environment, f"schedule:{path_text(schedule.compositions)}", label=f"MCTS Seed {s}"
-            )
-            for s, schedule in found.items()
-        ]
+        cells += _each(p, [name for name in _schedulers(p) if name != "mcts"], [seed])
+        for searched, schedule in found.items():
+            policy = f"schedule:{path_text(schedule.compositions)}"
+            cells.append(Cell(p.environment(seed), policy, label=f"MCTS Seed {searched}"))
     return cells
 
 
 def ets_heuristic(p: Parameters) -> list[Cell]:
     """ETS combined with Heur-GD, beside the others."""
     combined = f"ets+heur-gd:{presets.tau(p.dataset, 'ets+heur')}"
-    return _each([p.environment(s) for s in p.seeds], [*_schedulers(p), combined], p)
+    return _each(p, [*_schedulers(p), combined])
 
 
 # -- the studies -----------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def frame(acc):
         for seed, row in enumerate(np.atleast_2d(values)):
             for policy_seed, value in enumerate(row):
                 rows.append(("d", seed, policy_seed, label, value, -0.1, 0.5, "", 0, ""))
-    return pd.DataFrame(rows, columns=pd.Index(scoring.COLUMNS))
+    return pd.DataFrame(rows, columns=pd.Index(scoring.COLUMNS)).assign(experiment="x")
 
 
 def test_playing_on_a_table_is_the_tables_own_schedule():
