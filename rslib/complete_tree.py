@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from hashlib import sha256
-from math import isfinite
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -285,24 +285,19 @@ def _numbers(lines: list[list[str]], header: list[str], path: str | Path) -> np.
     for number, line in enumerate(lines, start=2):
         if len(line) != len(header):
             raise TableError(f"{path}: line {number}: {len(line)} cells instead of {len(header)}")
-    try:
-        numbers = np.array([line[1:] for line in lines]).astype(float)
-        good = np.isfinite(numbers)
-    except ValueError:
-        good = np.array([[_is_number(cell) for cell in line[1:]] for line in lines])
-        numbers = np.empty(good.shape)
-    if not good.all():
-        row, column = np.argwhere(~good)[0]
+    numbers = np.array([[_number(cell) for cell in line[1:]] for line in lines])
+    if not np.isfinite(numbers).all():
+        row, column = np.argwhere(~np.isfinite(numbers))[0]
         name, cell = header[column + 1], lines[row][column + 1]
         raise TableError(f"{path}: line {row + 2}: {name} is {cell!r}, not a number")
     return numbers
 
 
-def _is_number(cell: str) -> bool:
+def _number(cell: str) -> float:
     try:
-        return isfinite(float(cell))
+        return float(cell)
     except ValueError:
-        return False
+        return nan
 
 
 def _check_rows(numbers: np.ndarray, n_tasks: int, path: str | Path) -> np.ndarray:

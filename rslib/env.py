@@ -64,11 +64,11 @@ class ReplayScheduleEnv(gymnasium.Env[np.ndarray, np.int64]):
         {"environment": index} or {"dataset": name, "env_seed": seed} (either alone will do if it
         is enough)."""
         super().reset(seed=seed)
-        self._source = self.sources[self._pick(options or {})]
+        self._source = self._pick(options or {})
         self._node, self._n_invalid = self._source.walk(()), 0
         return self._observation(), self._info()
 
-    def _pick(self, options: dict[str, Any]) -> int:
+    def _pick(self, options: dict[str, Any]) -> Any:
         unknown = set(options) - {"environment", "dataset", "env_seed"}
         if unknown:
             raise ValueError(f"unknown reset options {sorted(unknown)}")
@@ -76,14 +76,12 @@ class ReplayScheduleEnv(gymnasium.Env[np.ndarray, np.int64]):
             index = int(options["environment"])
             if not 0 <= index < len(self.sources):
                 raise ValueError(f"environment {index} of {len(self.sources)} (counted from 0)")
-            return index
-        environments = [source.environment for source in self.sources]
-        fits = [
-            i
-            for i, e in enumerate(environments)
-            if options.get("dataset", e.dataset) == e.dataset
-            and options.get("env_seed", e.seed) == e.seed
-        ]
+            return self.sources[index]
+        fits = []
+        for source in self.sources:
+            known = {"dataset": source.environment.dataset, "env_seed": source.environment.seed}
+            if known | options == known:
+                fits.append(source)
         if not fits:
             raise ValueError(f"no environment with {options}")
         return fits[int(self.np_random.integers(len(fits)))] if len(fits) > 1 else fits[0]

@@ -269,14 +269,12 @@ def agent_settings(
 ) -> tuple[int, dict[str, float]]:
     """Look up the number of training environments of "dqn" or "a2c", and its arguments that differ
     from the defaults. Datasets that the paper did not use take MNIST's."""
-    if agent not in ("dqn", "a2c"):
-        raise ValueError(f"agent must be 'dqn' or 'a2c', got {agent!r}")
     if experiment not in EXPERIMENTS:
         raise ValueError(f"experiment must be one of {', '.join(EXPERIMENTS)}, got {experiment!r}")
     if profile == "quick":
         return QUICK_TRAIN, dict(QUICK_DQN if agent == "dqn" else QUICK_A2C)
     table = DQN if agent == "dqn" else A2C
-    n, changes = table.get((experiment, dataset.lower()), table["new_task_order", "mnist"])
+    n, changes = table.get((experiment, dataset), table["new_task_order", "mnist"])
     return n, dict(changes)
 
 
@@ -314,23 +312,21 @@ TAU_ENVIRONMENTS_DEFAULT = 10
 TAU_ENVIRONMENTS = {("new_task_order", "fashionmnist"): 20}
 
 
-def training_environments(experiment: str, dataset: str, n: int) -> list[tuple[str, int]]:
-    """List (dataset, seed) of n training environments, in the protocol's order."""
+def training_datasets(experiment: str, dataset: str) -> tuple[str, ...]:
+    """Look up the datasets that policies are trained on; each gives an equal share of environments."""
     if experiment == "new_task_order":
-        return [(dataset, seed) for seed in TRAIN_SEEDS[:n]]
-    sources = TRAIN_DATASETS.get(dataset.lower())
-    if sources is None:
+        return (dataset,)
+    if dataset not in TRAIN_DATASETS:
         raise ValueError(
             f"New Dataset on {dataset!r} has no datasets to train on; it is available for "
             f"{', '.join(TRAIN_DATASETS)}. New Task Order needs none: experiment=new_task_order"
         )
-    share = n // len(sources)
-    return [(source, seed) for source in sources for seed in TRAIN_SEEDS[:share]]
+    return TRAIN_DATASETS[dataset]
 
 
 def experiments_on(dataset: str, requested: str) -> tuple[str, ...]:
     """Experiments available for this dataset; raises before training if the requested one is not."""
     if requested != "both":
-        training_environments(requested, dataset, 1)
+        training_datasets(requested, dataset)
         return (requested,)
     return EXPERIMENTS if dataset in TRAIN_DATASETS else EXPERIMENTS[:1]

@@ -12,7 +12,6 @@ Four letters are used throughout the library:
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -183,11 +182,6 @@ class Schedule:
     def n_tasks(self) -> int:
         return len(self.compositions) + 1
 
-    @property
-    def memory_size(self) -> int:
-        """The largest memory the schedule asks for."""
-        return max(map(sum, self.compositions), default=0)
-
     def array(self) -> np.ndarray:
         """(T-1, T-1) counts; row r = memory at task r+2, column c = samples of task c+1."""
         table = np.zeros((len(self.compositions),) * 2, dtype=int)
@@ -201,7 +195,10 @@ class Schedule:
         return table / np.maximum(table.sum(axis=1, keepdims=True), 1)
 
     def __str__(self) -> str:
-        lines = [f"task {t}: " + _in_words(c) for t, c in enumerate(self.compositions, start=2)]
+        lines = []
+        for t, composition in enumerate(self.compositions, start=2):
+            shares = [f"{n} of task {i}" for i, n in enumerate(composition, start=1) if n]
+            lines.append(f"task {t}: " + (", ".join(shares) or "no replay"))
         return "\n".join(lines) or "one task, nothing to replay"
 
     def _repr_html_(self) -> str:
@@ -212,10 +209,9 @@ class Schedule:
             + "</tr>"
             for t, row in enumerate(self.array(), start=2)
         )
-        title = html.escape(f"Replay schedule, {self.n_tasks} tasks")
         return (
-            f"<table><caption>{title}</caption><tr><th>replayed samples of</th>{head}</tr>"
-            f"{rows}</table>"
+            f"<table><caption>Replay schedule, {self.n_tasks} tasks</caption>"
+            f"<tr><th>replayed samples of</th>{head}</tr>{rows}</table>"
         )
 
 
@@ -258,8 +254,3 @@ def path_from_text(text: str) -> Path:
 def _is_whole(n: object) -> bool:
     # numpy's numbers are registered as Integral or Real; JSON may bring 3.0, strings and null.
     return isinstance(n, Real) and not isinstance(n, bool) and float(n).is_integer()
-
-
-def _in_words(composition: Composition) -> str:
-    shares = [f"{n} of task {i}" for i, n in enumerate(composition, start=1) if n]
-    return ", ".join(shares) or "no replay"

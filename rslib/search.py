@@ -264,7 +264,7 @@ def mcts(
     budget, root, nodes, before = Budget(iterations, trainings), SearchNode(), [], tree.trained
     for i in budget.numbers("MCTS", progress):
         visited, path = _select(tree, root, draws, exploration)
-        schedule = tuple(_roll_out(tree, path, draws))
+        schedule = _roll_out(tree, path, draws)
         if not budget.allows(schedule):
             break
         node = tree.walk(schedule)
@@ -280,18 +280,18 @@ def mcts(
 
 def _select(
     tree: Tree, root: SearchNode, draws: np.random.Generator, exploration: float
-) -> tuple[list[SearchNode], list[Composition]]:
+) -> tuple[list[SearchNode], Path]:
     """Down the search tree by UCT until a new child is added or a leaf is reached."""
-    visited, path = [root], []
+    visited, path = [root], ()
     while len(path) < tree.n_tasks - 1:
         node, k = visited[-1], len(path) + 1
         new = _unvisited_child(tree, node, k, draws)
         if new is not None:
             node.children[new] = SearchNode()
-            return [*visited, node.children[new]], [*path, new]
+            return [*visited, node.children[new]], (*path, new)
         best = max(node.children, key=lambda c: node.uct(node.children[c], exploration))
         visited.append(node.children[best])
-        path.append(best)
+        path = (*path, best)
     return visited, path
 
 
@@ -311,12 +311,10 @@ def _unvisited_child(
     return None
 
 
-def _roll_out(tree: Tree, path: list[Composition], draws: np.random.Generator) -> list[Composition]:
+def _roll_out(tree: Tree, path: Path, draws: np.random.Generator) -> Path:
     """To a leaf by uniformly drawn actions."""
-    path = list(path)
-    while len(path) < tree.n_tasks - 1:
-        k = len(path) + 1
-        path.append(tree.counts(sample_action(k, draws), k))
+    for k in range(len(path) + 1, tree.n_tasks):
+        path = (*path, tree.counts(sample_action(k, draws), k))
     return path
 
 
@@ -353,7 +351,7 @@ def surrogate(
         if every is not None:
             candidates = [path for path in every if path not in rewards]
         elif i < 4:
-            candidates = [tuple(_roll_out(tree, [], draws))]
+            candidates = [_roll_out(tree, (), draws)]
         else:
             candidates = _near_and_far(tree, rewards, draws)
         if not candidates:
@@ -383,37 +381,33 @@ def _all_schedules(tree: Tree) -> list[Path]:
 def _near_and_far(tree: Tree, rewards: dict[Path, float], draws: np.random.Generator) -> list[Path]:
     """Untried schedules: 150 random, and of each of the four best 40 with a new end (they share its
     first trainings) and 40 with one task changed."""
-    drawn = [_roll_out(tree, [], draws) for _ in range(150)]
+    drawn = [_roll_out(tree, (), draws) for _ in range(150)]
     for best in sorted(rewards, key=lambda path: -rewards[path])[:4]:
         for _ in range(40):
             kept = int(draws.integers(1, len(best)))
-            drawn.append(_roll_out(tree, list(best[:kept]), draws))
+            drawn.append(_roll_out(tree, best[:kept], draws))
         for _ in range(40):
             k = int(draws.integers(2, len(best) + 1))  # with one task seen there is no choice
             changed = tree.counts(sample_action(k, draws), k)
-            drawn.append([*best[: k - 1], changed, *best[k:]])
-    return [path for path in dict.fromkeys(map(tuple, drawn)) if path not in rewards]
+            drawn.append((*best[: k - 1], changed, *best[k:]))
+    return [path for path in dict.fromkeys(drawn) if path not in rewards]
 
 
 # -- by name ---------------------------------------------------------------------------------------
 
-BOUNDED = ("mcts", "random-best", "surrogate")  # searches with a number of rollouts
+BOUNDED = {"mcts": mcts, "random-best": random_best, "surrogate": surrogate}  # by rollouts
 SEARCHES = (*BOUNDED, "bfs")
 
 
-def run(tree: Tree, name: str, rollouts: int = 100, progress: bool = False) -> Result:
+def run(tree: Tree, name: str, rollouts: int = 100) -> Result:
     """Any policy or search by name: what grids of experiments are made of.
 
     "schedule:10/5,5/..." is a fixed schedule, its compositions written out.
     """
-    if name == "mcts":
-        return mcts(tree, rollouts, progress=progress)
-    if name == "random-best":
-        return random_best(tree, rollouts, progress=progress)
-    if name == "surrogate":
-        return surrogate(tree, rollouts, progress=progress)
+    if name in BOUNDED:
+        return BOUNDED[name](tree, rollouts)
     if name == "bfs":
-        return bfs(tree, progress=progress)
+        return bfs(tree)
     if name.startswith("schedule:"):
         return run_policy(tree, Schedule(path_from_text(name.removeprefix("schedule:"))))
     return run_policy(tree, name)

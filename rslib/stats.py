@@ -1,8 +1,8 @@
 """Statistics over seeds and environments: Welch's test, ranks, Holm, intervals.
 
 Every function takes plain arrays and leaves out missing values (NaN, infinite). Where a number has no
-meaning (one seed, no spread) the result carries the `reason` and prints as "n/a (reason)"; no function
-warns or raises for data that a half-finished run can produce.
+meaning (one seed, no spread) the result carries the `reason`; no function warns or raises for data that
+a half-finished run can produce.
 The tests and the resampling are scipy's; only what scipy lacks is written out here.
 """
 
@@ -39,15 +39,6 @@ class Welch:
         half = float(sp.t.ppf((1 + confidence) / 2, self.df)) * self.se
         return self.difference - half, self.difference + half
 
-    def __str__(self) -> str:
-        if self.reason:
-            return f"n/a ({self.reason})"
-        low, high = self.interval()
-        return (
-            f"t = {self.t:.2f}, p = {self.p:.3f} (df = {self.df:.1f}, "
-            f"difference {self.difference:.4g}, 95 % CI [{low:.4g}, {high:.4g}])"
-        )
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -63,8 +54,9 @@ class Estimate:
     def __str__(self) -> str:
         if not isfinite(self.value):
             return f"n/a ({self.reason})"
-        interval = f"n/a: {self.reason}" if self.reason else f"[{self.low:.4g}, {self.high:.4g}]"
-        return f"{self.value:.4g} ({interval})" if self.reason else f"{self.value:.4g} {interval}"
+        if self.reason:
+            return f"{self.value:.4g} (n/a: {self.reason})"
+        return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
 
 
 def welch(a: ArrayLike, b: ArrayLike) -> Welch:
@@ -84,8 +76,13 @@ def welch_from_summary(
 
     The paper prints population deviations; read as sample deviations, they give 4 of its 168 tests.
     """
-    difference = mean_a - mean_b
-    reason = _no_test(mean_a, std_a, n_a, mean_b, std_b, n_b)
+    difference, reason = mean_a - mean_b, None
+    if min(n_a, n_b) < 2:
+        reason = "one seed" if min(n_a, n_b) == 1 else "not run"
+    elif not all(map(isfinite, (mean_a, std_a, mean_b, std_b))):
+        reason = "missing numbers"
+    elif max(std_a, std_b) <= _ROUNDING * max(abs(mean_a), abs(mean_b)):
+        reason = "no variance"
     if reason:
         return Welch(nan, nan, nan, nan, difference, n_a, n_b, reason)
     # Squared standard errors of the two means: sample variance / n = population variance / (n-1).
@@ -96,16 +93,6 @@ def welch_from_summary(
     # scipy's summary form does not return it: Welch-Satterthwaite.
     df = (se_a + se_b) ** 2 / (se_a**2 / (n_a - 1) + se_b**2 / (n_b - 1))
     return Welch(float(t), float(p), df, sqrt(se_a + se_b), difference, n_a, n_b)
-
-
-def _no_test(mean_a, std_a, n_a, mean_b, std_b, n_b) -> str | None:
-    if min(n_a, n_b) < 2:
-        return "one seed" if min(n_a, n_b) == 1 else "not run"
-    if not all(map(isfinite, (mean_a, std_a, mean_b, std_b))):
-        return "missing numbers"
-    if max(std_a, std_b) <= _ROUNDING * max(abs(mean_a), abs(mean_b)):
-        return "no variance"
-    return None
 
 
 def holm(pvalues: ArrayLike) -> np.ndarray:
@@ -172,19 +159,17 @@ def rank_intervals(acc: ArrayLike) -> list[Estimate]:
     """
     by_environment, run = _ranks(acc)
     units = [ranks.mean(axis=0) for ranks in by_environment]  # each (methods run,)
-    out, column = [], 0
-    for value, was_run in zip(average_ranks(acc), run, strict=True):
-        if not was_run or not units:
-            reason = "no complete environment" if was_run else "not run"
-            out.append(Estimate(nan, reason=reason))
-            continue
-        sample = np.array([unit[column] for unit in units])
-        column += 1
-        if len(sample) < 2:
-            out.append(Estimate(float(value), n=1, reason="one environment"))
+    out = []
+    for i, value in enumerate(average_ranks(acc).tolist()):
+        if not run[i]:
+            out.append(Estimate(nan, reason="not run"))
+        elif not units:
+            out.append(Estimate(nan, reason="no complete environment"))
+        elif len(units) == 1:
+            out.append(Estimate(value, n=1, reason="one environment"))
         else:
-            low, high = _bootstrap([sample], _mean)
-            out.append(Estimate(float(value), low, high, len(sample)))
+            sample = np.array(units)[:, run[:i].sum()]
+            out.append(Estimate(value, *_bootstrap([sample], np.mean), len(units)))
     return out
 
 
@@ -216,10 +201,6 @@ def probability_of_improvement(a: ArrayLike, b: ArrayLike) -> Estimate:
         return Estimate(value, n=n, reason="one run in a stratum")
     low, high = _bootstrap(samples, _improvement)
     return Estimate(value, low, high, n)
-
-
-def _mean(sample, axis=-1):
-    return np.mean(sample, axis=axis)
 
 
 def _improvement(*samples, axis=-1):

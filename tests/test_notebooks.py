@@ -90,7 +90,7 @@ def test_conventions(notebook):
     for line in tagged[0].source.splitlines():
         assert re.fullmatch(r"\w+: \w+ = .+  # .+", line), f"not typed and commented: {line}"
     first, check, *_ = cells[1].source.split("\n\n")  # before the imports that take seconds
-    assert "from rslib.runs import params" in first.splitlines()
+    assert re.search(r"^from rslib.runs import params\b", first, re.MULTILINE)
     assert check.startswith("p = params.check(") and f'notebook="{notebook.stem[:2]}"' in check
     for cell in cells:
         assert not cell.outputs and cell.execution_count is None

@@ -224,7 +224,7 @@ def test_ets_shares_equally():
     """Broken: the baseline of every comparison is not the equal schedule."""
     ets = Schedule.ets(5, 10)
     assert ets.compositions == ((10,), (5, 5), (4, 3, 3), (3, 3, 2, 2))
-    assert ets.n_tasks == 5 and ets.memory_size == 10
+    assert ets.n_tasks == 5
 
 
 def test_from_actions_reads_protocol_indices():
@@ -311,8 +311,7 @@ def test_array_and_proportions():
     s = Schedule(((4,), (0, 0), (1, 0, 3)))
     assert s.array().tolist() == [[4, 0, 0], [0, 0, 0], [1, 0, 3]]
     assert s.proportions().tolist() == [[1, 0, 0], [0, 0, 0], [0.25, 0, 0.75]]
-    assert s.memory_size == 4 and s.n_tasks == 4
-    assert Schedule(()).memory_size == 0 and Schedule(()).n_tasks == 1
+    assert s.n_tasks == 4 and Schedule(()).n_tasks == 1
 
 
 def test_text_form():

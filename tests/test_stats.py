@@ -66,7 +66,7 @@ def test_welch_is_scipys_test_with_its_interval(seed):
     )
     narrower = expected.confidence_interval(0.90)
     assert got.interval(0.90) == pytest.approx((narrower.low, narrower.high))
-    assert got.reason is None and str(got).startswith(f"t = {got.t:.2f}, p = ")
+    assert got.reason is None
     summary = stats.welch_from_summary(a.mean(), a.std(), 5, b.mean(), b.std(), 4)
     assert summary.t == pytest.approx(got.t) and summary.p == pytest.approx(got.p)
 
@@ -86,7 +86,7 @@ def test_welch_is_scipys_test_with_its_interval(seed):
 def test_welch_says_why_there_is_no_test(a, b, reason):
     """Else a half-finished run crashes the table, or shows a number that means nothing."""
     got = stats.welch(a, b)
-    assert math.isnan(got.p) and str(got) == f"n/a ({reason})"
+    assert math.isnan(got.p) and got.reason == reason
 
 
 def test_one_sample_without_spread_is_still_a_test():

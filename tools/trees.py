@@ -13,7 +13,7 @@ from pathlib import Path
 from rslib import Store
 from rslib.complete_tree import load_tables, save_tables
 from rslib.runs.generalization import train_trees
-from rslib.runs.params import environment_numbers
+from rslib.runs.values import environment_numbers
 
 
 def main(arguments: list[str] | None = None) -> None:

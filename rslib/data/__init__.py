@@ -43,9 +43,7 @@ class Dataset:
     provenance: str  # one sentence: where it came from
     subset: str | None = None  # for captions, such as "subset, 100 images per class"
     scale: str | None = None  # of users' floats: "features" or "none" (rslib.scenario scales)
-    task_sizes: tuple[
-        tuple[int, int], ...
-    ] = ()  # of a folder: samples of every file, train and test
+    task_sizes: tuple[tuple[int, int], ...] = ()  # of a folder: (train, test) samples of every file
 
     @property
     def n_classes(self) -> int:
@@ -90,17 +88,14 @@ def load(name_or_path: str | Path, download: bool = True) -> Dataset:
     if is_path(name_or_path):
         try:
             path = Path(text).expanduser().resolve()
-            if not (path.is_dir() or (path.suffix.lower() == ".npz" and path.is_file())):
-                raise DataError(
-                    f"{text}: no such .npz file and no such folder of .npz files exists"
-                )
-            stats = [file.stat() for file in (*path.glob("*.npz"), path)]
-        except DataError:
-            raise
+            exists = path.is_dir() or (path.suffix.lower() == ".npz" and path.is_file())
+            stats = [file.stat() for file in (*path.glob("*.npz"), path)] if exists else []
         except (OSError, ValueError) as error:  # too long, or with a NUL
             raise DataError(
                 f"{text[:80]!r} is no path that this system can open ({error})"
             ) from None
+        if not exists:
+            raise DataError(f"{text}: no such .npz file and no such folder of .npz files exists")
         return _read_npz(path, tuple((stat.st_mtime_ns, stat.st_size) for stat in stats))
     name = _known(text)
     if name in SAME_ARRAYS:
@@ -168,9 +163,9 @@ def _make(
     arrays: tuple[np.ndarray, ...],
     class_names: tuple[str, ...],
     provenance: str,
-    subset: str | None = None,
     scale: str | None = None,
     task_sizes: tuple[tuple[int, int], ...] = (),
+    subset: str | None = None,
 ) -> Dataset:
     x_train, y_train, x_test, y_test = map(np.ascontiguousarray, arrays)
     y_train, y_test = y_train.astype(np.int64), y_test.astype(np.int64)
@@ -209,12 +204,10 @@ def _read_embedded(name: str) -> Dataset:
 # Keyed by the files' modification times too, so that a changed file is read, and verified, again.
 @functools.lru_cache(maxsize=6)
 def _read_npz(path: Path, stamp: tuple[tuple[int, int], ...]) -> Dataset:
-    arrays, class_names, provenance, scale, task_sizes = npz.read(path)
-    name = path.name.removesuffix(".npz")
-    return _make(name, arrays, class_names, provenance, None, scale, task_sizes)
+    return _make(path.name.removesuffix(".npz"), *npz.read(path))
 
 
 @functools.lru_cache(maxsize=6)
 def read_found(found: fetch.Found) -> Dataset:
     (*arrays, class_names), provenance = fetch.read(found)
-    return _make(found.name, tuple(arrays), class_names, provenance, found.layout.subset)
+    return _make(found.name, tuple(arrays), class_names, provenance, subset=found.layout.subset)

@@ -117,10 +117,6 @@ _FAILURES = (ValueError, OSError, ImportError, RuntimeError, subprocess.Subproce
 _SOURCE = "SOURCE.txt"  # one line beside fetched files: where they came from
 
 
-def offline() -> bool:
-    return os.environ.get("RSLIB_OFFLINE", "") not in ("", "0")
-
-
 def missing(name: str, tried: list[str]) -> DataError:
     wanted = "\n".join(
         f"  {layout.folders[0]}/ with {', '.join(layout.sums)}" for layout in LAYOUTS[name]
@@ -140,7 +136,7 @@ def get(name: str) -> Found:
     """Fetch a dataset into `data/`, unless it is already complete somewhere on the search path."""
     if (found := find(name)) and not found.layout.subset:
         return found
-    if offline():
+    if os.environ.get("RSLIB_OFFLINE", "") not in ("", "0"):
         raise missing(name, ["no download, because RSLIB_OFFLINE is set"])
     tried = []
     try:

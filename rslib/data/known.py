@@ -232,9 +232,8 @@ class Layout(NamedTuple):
     read: Callable[[Files], Arrays]
     says: str  # for the provenance
     subset: str | None = None
-    files: str = (
-        "[^/]+"  # those of SUMS that belong to it, as a pattern: a folder may hold two layouts
-    )
+    # Those of SUMS that belong to it, as a pattern: a folder may hold two layouts.
+    files: str = "[^/]+"
 
     @property
     def sums(self) -> dict[str, str]:

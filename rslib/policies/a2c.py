@@ -198,11 +198,10 @@ def sample(logits: torch.Tensor, n_allowed: int, gumbel: torch.Tensor) -> torch.
 
 @one_thread
 def train(
-    trees: Sequence[CompleteTree], args: A2CArgs | None = None, seed: int = 0, progress: bool = True
+    trees: Sequence[CompleteTree], args: A2CArgs, seed: int = 0, progress: bool = True
 ) -> tuple[LearnedPolicy, list[dict]]:
     """Train a policy on complete trees; returns it as it is after the last update, and its
     learning curve. The same seed gives the same bits."""
-    args = args or A2CArgs()
     arrays = stack(trees)
     shape, n_envs, n_steps = arrays.shape, len(trees), args.n_steps
     n_inner, n_actions = shape.n_inner, shape.child.shape[1]

@@ -152,11 +152,10 @@ def best_values(q: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
 
 @one_thread
 def train(
-    trees: Sequence[CompleteTree], args: DQNArgs | None = None, seed: int = 0, progress: bool = True
+    trees: Sequence[CompleteTree], args: DQNArgs, seed: int = 0, progress: bool = True
 ) -> tuple[LearnedPolicy, list[dict]]:
     """Train a policy on complete trees; returns it as it is after the last episode, and its
     learning curve. The same seed gives the same bits."""
-    args = args or DQNArgs()
     arrays = stack(trees)
     shape, n_envs = arrays.shape, len(trees)
     n_rows, n_inner, n_actions = shape.first[-1], shape.n_inner, shape.child.shape[1]

@@ -12,19 +12,18 @@ import contextlib
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from rslib import data, files, presets
 from rslib.complete_tree import CompleteTree, complete, load_tables
 from rslib.environment import Environment
 from rslib.policies import Policy, a2c, dqn
-from rslib.policies.learned import LearnedPolicy
+from rslib.policies.learned import LearnedPolicy, training_config
 from rslib.runs import scoring
 from rslib.runs.workers import in_processes
 from rslib.search import Tree
@@ -75,7 +74,6 @@ def plan(
     n_train: int | None = None,
     n_test: int = 10,
     n_seeds: int = 5,
-    agents: Sequence[str] = tuple(AGENTS),
 ) -> Experiment:
     """The environments of an experiment as the paper lists them, or as they are given.
 
@@ -83,15 +81,13 @@ def plan(
         many as each agent's table says; the first `n_test`).
     train_datasets: for New Dataset; None takes the paper's two.
     """
-    settings = {agent: presets.agent_settings(agent, name, dataset, profile) for agent in agents}
+    settings = {agent: presets.agent_settings(agent, name, dataset, profile) for agent in AGENTS}
+    # Sorted, because the place in the list decides an environment's draws.
+    sources = sorted(train_datasets or presets.training_datasets(name, dataset))
     lists = {}
     for agent, (n, _) in settings.items():
-        if train is None and train_datasets is None:
-            lists[agent] = presets.training_environments(name, dataset, n_train or n)
-        else:
-            on = sorted(train_datasets or [dataset])  # the place decides an environment's draws
-            numbers = train or presets.TRAIN_SEEDS[: (n_train or n) // len(on)]
-            lists[agent] = [(d, number) for d in on for number in sorted(numbers)]
+        numbers = sorted(train or presets.TRAIN_SEEDS[: (n_train or n) // len(sources)])
+        lists[agent] = [(source, number) for source in sources for number in numbers]
     held_out = [(dataset, number) for number in test or presets.TEST_SEEDS[name][:n_test]]
     both = sorted(set(held_out) & {place for places in lists.values() for place in places})
     if both:
@@ -116,10 +112,10 @@ class Trees:
         return self.live.get(place) or self.complete[place]
 
 
-def load_trees(paths: Iterable[str | Path], memory_size: int = 10) -> Trees:
+def load_trees(paths: Iterable[str | Path]) -> Trees:
     """The complete trees in table files; their datasets by the names of `rslib.data`."""
     paths = [Path(path) for path in paths]
-    found = [tree for path in paths for tree in load_tables(path, memory_size)]
+    found = [tree for path in paths for tree in load_tables(path)]
     return Trees(
         {(tree.dataset.lower(), tree.seed): tree for tree in found},
         source=", ".join(path.name for path in paths),
@@ -140,24 +136,23 @@ def train_trees(
 
     Killed and started again, it goes on: finished nodes are rows of the store.
     """
-    environments = [policy_environment(dataset, n, n_tasks) for dataset, n in places]
-    for environment in environments:
+    environments = {place: policy_environment(*place, n_tasks) for place in places}
+    for environment in environments.values():
         if (environment.n_tasks or 0) > presets.MOST_TASKS:
             raise ValueError(
                 f"{environment.dataset}: policies are learned on whole schedule trees, and those of "
                 f"more than {presets.MOST_TASKS} tasks are too large"
             )
-    found: dict[int, CompleteTree] = {}
-    for i, environment in enumerate(environments):
+    found: dict[Place, CompleteTree] = {}
+    for place, environment in environments.items():
         # Looked up here: a process takes longer to start.
         with contextlib.suppress(NotTrained):
-            found[i] = _complete(environment, store, frozen=True)
-    left = [i for i in range(len(environments)) if i not in found]
-    jobs = [(environments[i], store) for i in left]
+            found[place] = _complete(environment, store, frozen=True)
+    left = [place for place in environments if place not in found]
+    jobs = [(environments[place], store) for place in left]
     found |= zip(left, in_processes(_complete, jobs, workers, "trees"), strict=True)
-    live = [ScheduleTree(environment, store) for environment in environments]
-    whole = [found[i] for i in range(len(environments))]
-    return Trees(dict(zip(places, whole, strict=True)), dict(zip(places, live, strict=True)))
+    live = {place: ScheduleTree(environments[place], store) for place in environments}
+    return Trees(found, live)
 
 
 def _complete(environment: Environment, store: Store, frozen: bool = False) -> CompleteTree:
@@ -174,20 +169,13 @@ def _complete(environment: Environment, store: Store, frozen: bool = False) -> C
 
 
 def train_policy(
-    agent: str,
-    args: Any,
-    trees: Sequence[CompleteTree],
-    seed: int,
-    path: Path,
-    progress: bool = True,
-) -> Path:
-    """Train one policy and save it with its learning curve; a saved one is kept."""
-    if not _is_trained(agent, args, trees, seed, path):
-        policy, curve = AGENTS[agent][0](trees, args, seed, progress)
-        files.write_atomically(path.with_suffix(".json"), json.dumps(curve, indent=1).encode())
-        policy.config["tables"] = _digest(trees)
-        policy.save(path)  # last: a policy on disk is a finished one
-    return path
+    agent: str, args: Any, trees: Sequence[CompleteTree], seed: int, path: Path, progress: bool
+) -> None:
+    """Train one policy and save it with its learning curve."""
+    policy, curve = AGENTS[agent][0](trees, args, seed, progress)
+    files.write_atomically(path.with_suffix(".json"), json.dumps(curve, indent=1).encode())
+    policy.config["tables"] = _digest(trees)
+    policy.save(path)  # last: a policy on disk is a finished one
 
 
 def _is_trained(
@@ -196,24 +184,19 @@ def _is_trained(
     """Whether the file is a policy with these arguments on these trees. (Logging moves nothing.)"""
     if not path.exists():
         return False
-    config = LearnedPolicy.from_file(path).config
-    same = {
-        "agent": agent,
-        "seed": seed,
-        "environments": [[t.dataset, t.seed] for t in trees],
-        "memory_size": trees[0].memory_size,
-        "tables": _digest(trees),
-    }
+    wanted = training_config(agent, seed, args, trees) | {"tables": _digest(trees)}
+    found = LearnedPolicy.from_file(path).config
     # With defaults filled in: an argument that came later does not train old policies again.
-    given = asdict(AGENTS[agent][1]()) | config.get("arguments", {}) | {"log_every": args.log_every}
-    return given == asdict(args) and all(config.get(name) == value for name, value in same.items())
+    given = asdict(AGENTS[agent][1]()) | found.get("arguments", {}) | {"log_every": args.log_every}
+    found |= {"arguments": given, "torch": wanted["torch"]}
+    return all(found.get(name) == value for name, value in wanted.items())
 
 
 def _digest(trees: Sequence[CompleteTree]) -> str:
     """What the policy saw: trees trained anew with another torch or other data are other trees."""
     digest = hashlib.sha256()
     for tree in trees:
-        digest.update(np.ascontiguousarray(tree.val).tobytes())
+        digest.update(tree.val.tobytes())
     return digest.hexdigest()
 
 
@@ -245,7 +228,7 @@ def train_policies(
 class Findings:
     """Everything an experiment found; the notebook's tables are made from `rows`."""
 
-    rows: pd.DataFrame  # one per (environment, policy seed, label): scoring.COLUMNS
+    rows: pd.DataFrame  # experiment and scoring.COLUMNS, by (environment, policy seed, label)
     taus: pd.DataFrame  # rule, tau, mean validation accuracy on training environments, chosen
     curves: pd.DataFrame  # learning curves: agent, policy_seed, updates, final, seconds, ...
     policies: dict[str, list[LearnedPolicy]]  # by label, one per policy seed
@@ -266,9 +249,9 @@ def run(
         raise ValueError(f"environments that the trees lack: {missing}")
     with tempfile.TemporaryDirectory() as temporary:  # policies go through files in any case
         policies, curves = train_policies(experiment, trees, Path(folder or temporary), workers)
-    name, n_seeds = experiment.name, experiment.n_seeds
+    n_seeds = experiment.n_seeds
     test = [trees[place] for place in experiment.test]
-    rows = scoring.score(name, test, [Policy.load("random"), Policy.load("ets")], n_seeds)
+    rows = scoring.score(test, [Policy.load("random"), Policy.load("ets")], n_seeds)
     taus = []
     for rule in scoring.HEURISTICS:
         # Rules combined with ETS choose on the default number of environments, as in the paper.
@@ -282,18 +265,18 @@ def run(
         if tau is None:
             label = Policy.load(f"{rule}:1").label
             reason = "no threshold has a result in every training environment"
-            rows += scoring.not_available(name, test, label, n_seeds, reason)
+            rows += scoring.not_available(test, label, n_seeds, reason)
         else:
-            rows += scoring.score(name, test, [Policy.load(f"{rule}:{tau}")], n_seeds)
-    rows += scoring.score(name, test, list(policies.values()), n_seeds)
+            rows += scoring.score(test, [Policy.load(f"{rule}:{tau}")], n_seeds)
+    rows += scoring.score(test, list(policies.values()), n_seeds)
     trained_on = dict.fromkeys(place for places in experiment.train.values() for place in places)
     rows += scoring.references(
-        name,
         [trees.complete[place] for place in experiment.test],
         [trees.complete[place] for place in trained_on],
         n_seeds,
     )
     frame = pd.DataFrame(rows, columns=pd.Index(scoring.COLUMNS))
+    frame.insert(0, "experiment", experiment.name)
     return Findings(frame, pd.DataFrame(taus), curves, policies)
 
 
@@ -307,15 +290,6 @@ def _first_of_each(places: Sequence[Place], n: int) -> list[Place]:
 # -- finished experiments in a folder --------------------------------------------------------------
 
 
-def training_cost(curves: pd.DataFrame) -> dict[str, dict[str, float]]:
-    """By agent: how many policies, and the mean updates and seconds of one."""
-    ends = curves.groupby(["agent", "policy_seed"], sort=False)[["updates", "seconds"]].last()
-    return {
-        str(agent): {"policies": len(part)} | {str(k): float(v) for k, v in part.mean().items()}
-        for agent, part in ends.groupby("agent")
-    }
-
-
 def write(experiment: Experiment, trees: Trees, found: Findings, folder: Path) -> None:
     """Write rows.csv, the tables made from it, and about.json: what `finished` reads."""
     tables = {
@@ -325,13 +299,18 @@ def write(experiment: Experiment, trees: Trees, found: Findings, folder: Path) -
     }
     for name, frame in tables.items():
         files.write_atomically(folder / f"{name}.csv", frame.to_csv(index=False).encode())
+    ends = found.curves.groupby(["agent", "policy_seed"], sort=False)[["updates", "seconds"]].last()
+    training = {
+        str(agent): {"policies": len(part)} | {str(k): float(v) for k, v in part.mean().items()}
+        for agent, part in ends.groupby("agent")
+    }
     about = {
         "experiment": experiment.name,
         "profile": experiment.profile,
         "tables": [trees.source],
         "train": {agent: _ranges(places) for agent, places in experiment.train.items()},
         "test": _ranges(experiment.test),
-        "training": training_cost(found.curves),
+        "training": training,  # by agent: how many policies, mean updates and seconds of one
     }
     files.write_atomically(folder / "about.json", (json.dumps(about, indent=1) + "\n").encode())
 
@@ -356,13 +335,12 @@ def facts(folder: Path | None = None) -> list[dict[str, Any]]:
 
 def finished(folder: Path | None = None) -> list[tuple[str, pd.DataFrame]]:
     """Every experiment of a folder (by default the shipped ones): a description and its rows."""
-    where = folder or files.results() / "policies"
-    rows = [pd.read_csv(path.with_name("rows.csv")) for path in sorted(where.glob("*/about.json"))]
-    return list(zip(map(_description, facts(where)), rows, strict=True))
-
-
-def _description(about: Mapping[str, Any]) -> str:
-    trained = [f"{agent.upper()} trained on {text}" for agent, text in about["train"].items()]
-    parts = [f"tested on {about['test']}", *trained, f"{about['profile']} settings"]
-    what = about["experiment"].replace("_", " ").capitalize()
-    return f"{what}: {'; '.join(parts)}"
+    where, found = folder or files.results() / "policies", []
+    for path in sorted(where.glob("*/about.json")):
+        about = json.loads(path.read_text())
+        trained = [f"{agent.upper()} trained on {text}" for agent, text in about["train"].items()]
+        parts = [f"tested on {about['test']}", *trained, f"{about['profile']} settings"]
+        what = about["experiment"].replace("_", " ").capitalize()
+        rows = pd.read_csv(path.with_name("rows.csv"))
+        found.append((f"{what}: {'; '.join(parts)}", rows))
+    return found

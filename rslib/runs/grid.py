@@ -32,13 +32,7 @@ from rslib.errors import Interrupted, UserError
 from rslib.learner import Learner
 from rslib.memory import fill
 from rslib.runs.speculation import kept_tree, share
-from rslib.runs.workers import (
-    WithRegistered,
-    executor_for,
-    finished,
-    n_workers,
-    stop_workers,
-)
+from rslib.runs.workers import Processes, WithRegistered, executor_for, finished, n_workers
 from rslib.schedule import n_actions
 from rslib.store import Store
 from rslib.tree import NotTrained, ScheduleTree, nbytes
@@ -67,21 +61,31 @@ class GridError(UserError, RuntimeError):
         self.failed, self.rows = failed, rows
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Runs:
-    """The cells that were requested, a row for each that has a result, and the results themselves."""
+    """The cells that were requested, a row for each that has a result, and the results themselves.
+
+    Results are read from a store, never trained; cells of one environment share its tree, read once.
+    With another torch than that of results/, a cell that the store cannot answer is looked up in the
+    shipped rows alone: rows of two versions of torch never meet in one result.
+    """
 
     cells: Sequence[Cell]
     rows: pd.DataFrame
-    _results: Results = field(repr=False)
+    store: Store = field(repr=False)
+    _trees: dict[Environment, list[ScheduleTree]] = field(default_factory=dict, repr=False)
+    _found: dict[Cell, tuple[ScheduleTree, search.Result]] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, cell: Cell) -> search.Result:
-        """A cell's whole result: schedules and accuracy matrices, every rollout of a search."""
-        return self._results[cell]
+        """A cell's whole result: schedules and accuracy matrices, every rollout of a search.
+
+        Raises NotTrained if the store lacks any part of it.
+        """
+        return self._answer(cell)[1]
 
     def tree(self, cell: Cell) -> ScheduleTree:
         """The tree that answered a cell, which looks up more schedules and never trains."""
-        return self._results.answer(cell)[0]
+        return self._answer(cell)[0]
 
     def made_with(self) -> set[str]:
         """Name the torch, the CPU and the code that trained what these runs are read from."""
@@ -91,33 +95,19 @@ class Runs:
     def of(self, name: str) -> list[search.Result]:
         """The stored results of a policy or of a label, in the order of the cells."""
         wanted = [cell for cell in self.cells if name in (cell.policy, cell.label)]
-        return [self[cell] for cell in wanted if cell in self._results]
+        return [self[cell] for cell in wanted if cell in self]
 
     def __contains__(self, cell: Cell) -> bool:
-        return cell in self._results
+        try:
+            return self[cell] is not None
+        except NotTrained:
+            return False
 
     def __len__(self) -> int:
         """How many cells have a result."""
         return len(self.rows)
 
-
-class Results:
-    """Results from a store, never trained; cells of one environment share its tree, read once.
-
-    With another torch than that of results/, a cell that the store cannot answer is looked up in the
-    shipped rows alone: rows of two versions of torch never meet in one result.
-    """
-
-    def __init__(self, store: Store):
-        self.store = store
-        self._trees: dict[Environment, list[ScheduleTree]] = {}
-        self._found: dict[Cell, tuple[ScheduleTree, search.Result]] = {}
-
-    def __getitem__(self, cell: Cell) -> search.Result:
-        """The result of a cell; raises NotTrained if the store lacks any part of it."""
-        return self.answer(cell)[1]
-
-    def answer(self, cell: Cell) -> tuple[ScheduleTree, search.Result]:
+    def _answer(self, cell: Cell) -> tuple[ScheduleTree, search.Result]:
         """The tree that knows all of a cell, and the cell's result."""
         if cell not in self._found:
             try:
@@ -132,12 +122,6 @@ class Results:
                 raise NotTrained(str(error)) from None
         return self._found[cell]
 
-    def __contains__(self, cell: Cell) -> bool:
-        try:
-            return self[cell] is not None
-        except NotTrained:
-            return False
-
     def _trees_of(self, environment: Environment) -> list[ScheduleTree]:
         """The trees to look an environment up in: the store's, and with another torch the shipped."""
         if environment not in self._trees:
@@ -148,16 +132,12 @@ class Results:
             self._trees[environment] = trees
         return self._trees[environment]
 
-    def forget(self, environment: Environment) -> None:
-        """Read an environment's rows anew next time: workers have stored more."""
-        self._trees.pop(environment, None)
-
 
 def lookup(cells: Iterable[Cell], store: Store | None = None) -> Runs:
     """The runs whose results are stored; nothing is trained."""
-    cells, results = list(cells), Results(store or Store())
-    rows = [row(cell, results[cell]) for cell in cells if cell in results]
-    return Runs(cells, pd.DataFrame(rows), results)
+    runs = Runs(list(cells), pd.DataFrame(), store or Store())
+    runs.rows = pd.DataFrame([row(cell, runs[cell]) for cell in runs.cells if cell in runs])
+    return runs
 
 
 def run(
@@ -167,7 +147,6 @@ def run(
     store: Store | None = None,
     executor: Any = None,
     progress: bool = True,
-    strict: bool = True,
 ) -> Runs:
     """The results of all cells: those stored are looked up, the others trained.
 
@@ -175,17 +154,24 @@ def run(
     train: False returns what is stored, and raises if that is nothing.
     executor: anything with `submit` (a `concurrent.futures` executor or a Dask client); by default
         the cluster at `$RSLIB_CLUSTER`, else processes of our own, else this process.
-    strict: False reports cells that fail, and returns the rows of the others.
     """
-    cells, results = list(cells), Results(store or Store())
-    rows = _stored_rows(cells, results)
+    runs = Runs(list(cells), pd.DataFrame(), store or Store())
+    cells = runs.cells
+    rows: dict[int, dict[str, Any]] = {}  # by the number of their cell
+    for i, cell in enumerate(cells):
+        # Looked up here: starting a worker takes longer. A cell in trouble is left to the workers,
+        # which report it with its parameters.
+        start = time.perf_counter()
+        with contextlib.suppress(Exception):
+            rows[i] = row(cell, runs[cell]) | {"seconds": time.perf_counter() - start}
     if not train:
         if not rows:
             raise NotTrained(
                 f"No stored results for these {len(cells)} runs. Set train=True to run them"
             )
         print(f"{len(rows)} of {len(cells)} runs are stored; nothing is trained.")
-        return Runs(cells, pd.DataFrame([rows[i] for i in sorted(rows)]), results)
+        runs.rows = pd.DataFrame(list(rows.values()))
+        return runs
     left = [i for i in range(len(cells)) if i not in rows]
     cores = n_jobs or os.cpu_count() or 1
     if progress:
@@ -194,15 +180,13 @@ def run(
     order = sorted(left, key=lambda i: -_trainings(cells[i]))
     longest = [cells[i] for i in order]
     failed: list[tuple[Cell, str]] = []
-    n_processes = cores if _worth_sharing(longest, cores) else len(order)
-    with executor_for(executor, n_jobs, n_processes) as pool:
+    n_processes = cores if _worth_sharing(longest, cores) else min(cores, len(order))
+    with executor_for(executor, n_processes) as pool:
         if _worth_sharing(longest, n_workers(pool)):
             jobs = dict(zip([cf.Future() for _ in order], order, strict=True))
-            done = share(pool, dict(zip(jobs, longest, strict=True)), results.store, row)
+            done = share(pool, dict(zip(jobs, longest, strict=True)), runs.store, row)
         else:
-            jobs = {
-                pool.submit(WithRegistered(run_cell), cells[i], results.store): i for i in order
-            }
+            jobs = {pool.submit(WithRegistered(run_cell), cells[i], runs.store): i for i in order}
             done = finished(jobs)
         try:
             for job in tqdm(done, "cells", len(order), disable=not progress or not order):
@@ -218,36 +202,16 @@ def run(
         except KeyboardInterrupt:
             for job in jobs:
                 job.cancel()
-            if executor is None:
-                stop_workers(pool)
+            if executor is None and isinstance(pool, Processes):
+                pool.stop()
             raise Interrupted(
                 f"{len(rows)} of {len(cells)} cells are done and kept. Run this again to go on"
             ) from None
-    for i in order:
-        results.forget(cells[i].environment)
-    frame = pd.DataFrame([rows[i] for i in sorted(rows)])
-    if failed and strict:
-        raise GridError(failed, frame)
-    for cell, reason in failed:
-        print(f"failed: {cell}: {reason}")
-    return Runs(cells, frame, results)
-
-
-def _stored_rows(cells: list[Cell], results: Results) -> dict[int, dict[str, Any]]:
-    """The rows, by number, of the cells that need no training.
-
-    Looked up here: starting a worker takes longer. A cell in trouble is left to the workers, which
-    report it with its parameters.
-    """
-    found = {}
-    for i, cell in enumerate(cells):
-        start = time.perf_counter()
-        try:
-            found[i] = row(cell, results[cell])
-        except Exception:
-            continue
-        found[i]["seconds"] = time.perf_counter() - start
-    return found
+    runs.rows = pd.DataFrame([rows[i] for i in sorted(rows)])
+    if failed:
+        raise GridError(failed, runs.rows)
+    runs._trees.clear()  # read anew next time: workers have stored more
+    return runs
 
 
 # -- one cell --------------------------------------------------------------------------------------

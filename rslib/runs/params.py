@@ -56,8 +56,8 @@ class Profile:
     bfs_seeds: int  # how many of the seeds also get breadth-first search
     memory_sizes: int  # how many of the dataset's ladder of memory sizes
     new_seeds: tuple[int, ...]  # for the transfer of schedules
-    rl: dict[str, int]  # environments, policy seeds and length of agent training in 07
-    n_tasks_rl: int = 5
+    rl: dict[str, Any]  # arguments of `generalization.plan` in 07; empty: the paper's
+    n_tasks_rl: int | None = None  # tasks of the trees in 07, which grow fast; None: the dataset's
     changes: dict[str, dict] = field(default_factory=dict)  # by notebook number: less where slow
     # Shortens training itself, in tests only.
     environment: dict[str, int] = field(default_factory=dict)
@@ -70,7 +70,7 @@ PROFILES = {
         bfs_seeds=0,
         memory_sizes=2,
         new_seeds=(10, 11),
-        rl=dict(train=2, test=2, policy_seeds=2),
+        rl=dict(profile="quick", n_train=2, n_test=2, n_seeds=2),
         n_tasks_rl=3,
         environment=dict(epochs=1, first_epochs=1, hidden=16),
     ),
@@ -80,7 +80,7 @@ PROFILES = {
         bfs_seeds=1,
         memory_sizes=3,
         new_seeds=(10, 11, 12),
-        rl=dict(train=6, test=4, policy_seeds=3),
+        rl=dict(profile="quick", n_test=4, n_seeds=3),
         n_tasks_rl=4,
         changes={"03": dict(seeds=(1, 2)), "05": dict(seeds=(1, 2), rollouts=12)},
     ),
@@ -90,7 +90,7 @@ PROFILES = {
         bfs_seeds=2,  # the paper: all; a tree is 1,085 trainings, 45 minutes on Split MNIST
         memory_sizes=5,
         new_seeds=(10, 11, 12, 13, 14),
-        rl=dict(train=0, test=10, policy_seeds=5),  # 0: as many as the paper's table says
+        rl={},
     ),
 }
 
@@ -149,25 +149,11 @@ class Parameters:
         given = dict(dataset=dataset, profile=profile_name, n_jobs=self.n_jobs)
         return check(given | {"out_dir": str(self.out_dir)}, notebook or self.notebook)
 
-    def policy_learning(self) -> dict[str, Any]:
-        """The arguments of `generalization.plan` that follow from the profile."""
-        sizes = self.profile.rl
-        return {
-            "profile": "paper" if self.profile_name == "paper" else "quick",
-            "n_train": sizes["train"] or None,
-            "n_test": sizes["test"],
-            "n_seeds": sizes["policy_seeds"],
-        }
-
     @property
     def n_tasks_rl(self) -> int:
-        """How many tasks the trees of policy learning have: whole trees grow fast."""
+        """How many tasks the trees of policy learning have."""
         n = self.preset.n_tasks
-        return n if self.profile_name == "paper" else min(self.profile.n_tasks_rl, n)
-
-    def policy_folder(self, experiment: str) -> Path:
-        """Where the trained policies of an experiment are kept."""
-        return self.out_dir / "executed" / "policies" / self.name / experiment
+        return min(self.profile.n_tasks_rl or n, n)
 
     @property
     def preset(self) -> presets.Preset:
@@ -221,11 +207,8 @@ class Parameters:
         left = there - n * (there // n)
         return f"{n} of {there // n} classes" + (f" ({left} of {there} not used)" if left else "")
 
-    def _training(self) -> tuple[str, ...]:
-        first = self.environment(self.seeds[0])
-        return f"{first.scenario}-IL", str(first.network), str(first.epochs)
-
     def _repr_html_(self) -> str:
+        first = self.environment(self.seeds[0])
         rows = {
             "dataset": f"{self.title} ({dataset_facts(self.dataset).provenance})",
             "tasks": self._tasks(),
@@ -233,7 +216,7 @@ class Parameters:
             "seeds": ", ".join(map(str, self.seeds)),
             "rollouts": self.rollouts,
             "memory size M": self.memory_size,
-            "scenario, network, epochs": ", ".join(self._training()),
+            "scenario, network, epochs": f"{first.scenario}-IL, {first.network}, {first.epochs}",
             **({"more policies": ", ".join(self.policies)} if self.policies else {}),
             "processes": self.n_jobs,
             "figures and tables under": self.out_dir,
@@ -241,13 +224,11 @@ class Parameters:
         return KeyValueTable(rows)._repr_html_()
 
 
-# The tiny-memory experiment has an M of its own; everything else the dataset's.
-_MEMORY = {"06": "tiny_memory_size"}
 KNOWN = ("dataset", "profile", "seeds", "rollouts", "memory_size", "n_jobs", "out_dir")
 KNOWN += ("policies", "selections", "n_tasks", "scenario", "network", "epochs")
 
 
-def check(namespace: Mapping[str, Any], notebook: str, extra: Mapping[str, Any] = {}) -> Parameters:
+def check(namespace: dict[str, Any], notebook: str, extra: Mapping[str, Any] = {}) -> Parameters:
     """The parameters in a notebook's `globals()`, or an error that lists what is allowed.
 
     `extra` names further parameters of this notebook with their checks: a type, a tuple of allowed
@@ -268,11 +249,13 @@ def check(namespace: Mapping[str, Any], notebook: str, extra: Mapping[str, Any] 
     profile_name = values.one_of("profile", given["profile"] or "quick", tuple(PROFILES))
     profile = PROFILES[profile_name]
     profile = replace(profile, **profile.changes.get(notebook, {}))
-    seeds = values.distinct_seeds(given["seeds"], profile.seeds)
-    rollouts = values.whole("rollouts", given["rollouts"], profile.rollouts, least=1)
-    memory_size = values.whole("memory_size", given["memory_size"], 0, least=1)
-    n_jobs = values.whole("n_jobs", given["n_jobs"], os.cpu_count() or 1, least=1)
-    out_dir = _folder(given["out_dir"])
+    amounts: dict[str, Any] = {
+        "seeds": values.distinct_seeds(given["seeds"], profile.seeds),
+        "rollouts": values.whole("rollouts", given["rollouts"], profile.rollouts, least=1),
+        "memory_size": values.whole("memory_size", given["memory_size"], 0, least=1),
+        "n_jobs": values.whole("n_jobs", given["n_jobs"], os.cpu_count() or 1, least=1),
+        "out_dir": _folder(given["out_dir"]),
+    }
     chosen = {
         "policies": values.names("policies", given["policies"]),
         "selections": values.names("selections", given["selections"]),
@@ -282,7 +265,7 @@ def check(namespace: Mapping[str, Any], notebook: str, extra: Mapping[str, Any] 
         "epochs": values.whole("epochs", given["epochs"], 0, least=1) or None,
     }
     for name, wanted in extra.items():
-        _set(namespace, name, values.checked(name, values.parse(namespace.get(name)), wanted))
+        namespace[name] = values.checked(name, values.parse(namespace.get(name)), wanted)
     # Last: it may be fetched, and that takes a while. Where results are shipped, training fetches it.
     dataset = _dataset(given["dataset"])
     if data.is_path(dataset) and not data.is_folder(dataset):
@@ -290,20 +273,12 @@ def check(namespace: Mapping[str, Any], notebook: str, extra: Mapping[str, Any] 
             raise ParameterError(
                 f"dataset {dataset!r}: two tasks need four classes, it has {n_classes}"
             )
-    _set(namespace, "_checked", True)
-    own = getattr(presets.preset(dataset), _MEMORY.get(notebook, "memory_size"))
-    p = Parameters(
-        notebook=notebook,
-        dataset=dataset,
-        profile_name=profile_name,
-        profile=profile,
-        seeds=seeds,
-        rollouts=rollouts,
-        memory_size=memory_size or own,
-        n_jobs=n_jobs,
-        out_dir=out_dir,
-        **chosen,
-    )
+    namespace["_checked"] = True
+    preset = presets.preset(dataset)
+    if not amounts["memory_size"]:
+        tiny = notebook == "06"
+        amounts["memory_size"] = preset.tiny_memory_size if tiny else preset.memory_size
+    p = Parameters(notebook, dataset, profile_name, profile, **amounts, **chosen)
     if any(chosen.values()):
         _try_choices(p)
     if data.is_path(dataset):
@@ -399,20 +374,13 @@ def _folder(value: Any) -> Path:
         raise ParameterError(f"out_dir must be the name of a folder, got {value!r}")
     try:
         folder = default if value is None else Path(value).expanduser().resolve()
-        if folder.exists() and not folder.is_dir():
-            raise ParameterError(f"out_dir must be a folder, but {folder} is a file")
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):  # better now than after hours of training
-            return folder
-    except ParameterError:
-        raise
+        if folder.is_dir() or not folder.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):  # better now than after hours of training
+                return folder
     except (OSError, ValueError) as error:
         where = str(value or default)[:80]
         raise ParameterError(
             f"out_dir {where!r} cannot be written ({error}). Name another"
         ) from None
-
-
-def _set(namespace: Mapping[str, Any], name: str, value: Any) -> None:
-    if isinstance(namespace, dict):
-        namespace[name] = value
+    raise ParameterError(f"out_dir must be a folder, but {folder} is a file")

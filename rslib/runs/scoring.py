@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,7 +30,7 @@ HEURISTICS = tuple(f"{prefix}heur-{rule}" for prefix in ("", "ets+") for rule in
 LEARNED = ("DQN", "A2C")
 
 COLUMNS = [
-    *("experiment", "dataset", "env_seed", "policy_seed", "label"),
+    *("dataset", "env_seed", "policy_seed", "label"),
     *("acc", "bwt", "val", "schedule", "n_nearest", "reason"),
 ]
 
@@ -94,10 +95,7 @@ def choose_tau(
 
 
 def score(
-    experiment: str,
-    trees: Sequence[Tree],
-    policies: Sequence[Policy | Sequence[Policy]],
-    n_seeds: int,
+    trees: Sequence[Tree], policies: Sequence[Policy | Sequence[Policy]], n_seeds: int
 ) -> list[dict]:
     """Rows of these policies in these environments. A learned policy comes as one per policy seed;
     Random draws anew for each seed; deterministic rules are copied across seeds."""
@@ -112,33 +110,32 @@ def score(
             else:
                 runs = [follow(tree, one, seed) for seed, one in enumerate(policy)]
                 label = policy[0].label
-            rows += [_row(experiment, tree, seed, label, run) for seed, run in enumerate(runs)]
+            rows += _rows(tree, label, runs)
     return rows
 
 
-def not_available(
-    experiment: str, trees: Sequence[Tree], label: str, n_seeds: int, reason: str
-) -> list[dict]:
+def not_available(trees: Sequence[Tree], label: str, n_seeds: int, reason: str) -> list[dict]:
     """Rows of a method that has no result, so that tables can say n/a and why."""
-    run = Run(reason=reason)
-    return [_row(experiment, tree, seed, label, run) for tree in trees for seed in range(n_seeds)]
+    runs = [Run(reason=reason)] * n_seeds
+    return [row for tree in trees for row in _rows(tree, label, runs)]
 
 
-def _row(experiment: str, tree: Tree, policy_seed: int, label: str, run: Run) -> dict:
-    text = run.schedule.to_json() if run.schedule else ""
-    place = (experiment, tree.environment.dataset, tree.environment.seed, policy_seed, label)
-    values = (run.acc, run.bwt, run.val, text, run.n_nearest, run.reason)
-    return dict(zip(COLUMNS, (*place, *values), strict=True))
+def _rows(tree: Tree, label: str, runs: Sequence[Run]) -> list[dict]:
+    """One row for the run of each policy seed."""
+    rows = []
+    for policy_seed, run in enumerate(runs):
+        text = run.schedule.to_json() if run.schedule else ""
+        place = (tree.environment.dataset, tree.environment.seed, policy_seed, label)
+        values = (run.acc, run.bwt, run.val, text, run.n_nearest, run.reason)
+        rows.append(dict(zip(COLUMNS, (*place, *values), strict=True)))
+    return rows
 
 
 # -- the references --------------------------------------------------------------------------------
 
 
 def references(
-    experiment: str,
-    trees: Sequence[CompleteTree],
-    training: Sequence[CompleteTree],
-    n_seeds: int,
+    trees: Sequence[CompleteTree], training: Sequence[CompleteTree], n_seeds: int
 ) -> list[dict]:
     """Rows of the three labels of REFERENCES, copied across policy seeds."""
     # The one schedule with the best mean validation accuracy over the training environments.
@@ -152,25 +149,20 @@ def references(
             ORACLE: Run.at(tree.leaf(int(val.argmax()))),
         }
         for label, run in runs.items():
-            rows += [_row(experiment, tree, seed, label, run) for seed in range(n_seeds)]
+            rows += _rows(tree, label, [run] * n_seeds)
     return rows
 
 
-def by_environment(
-    rows: pd.DataFrame, metric: str = "acc"
-) -> dict[str, dict[tuple[str, int], np.ndarray]]:
-    """{label: {(dataset, env_seed): values by policy seed}}, in the order of the rows."""
-    found: dict[str, dict[tuple[str, int], list[float]]] = {}
-    for row in rows.to_dict("records"):
-        environments = found.setdefault(row["label"], {})
-        environments.setdefault((row["dataset"], row["env_seed"]), []).append(row[metric])
-    return {
-        label: {key: np.array(values, dtype=float) for key, values in environments.items()}
-        for label, environments in found.items()
-    }
+def by_environment(rows: pd.DataFrame) -> dict[str, dict[tuple[str, int], np.ndarray]]:
+    """{label: {(dataset, env_seed): ACC by policy seed}}, in the order of the rows."""
+    found: dict[str, dict[tuple[str, int], np.ndarray]] = {}
+    groups: Any = rows.groupby(["label", "dataset", "env_seed"], sort=False)["acc"]
+    for (label, *place), values in groups:
+        found.setdefault(label, {})[tuple(place)] = values.to_numpy(dtype=float)
+    return found
 
 
-def gap_closed(rows: pd.DataFrame, label: str, n_resamples: int = 10_000) -> stats.Estimate:
+def gap_closed(rows: pd.DataFrame, label: str) -> stats.Estimate:
     """(ACC - mean of all schedules) / (oracle - mean of all schedules), each summed over
     environments: a ratio of means, so that an environment where nothing can be gained does not
     blow it up. The interval resamples environments."""
@@ -187,7 +179,7 @@ def gap_closed(rows: pd.DataFrame, label: str, n_resamples: int = 10_000) -> sta
     value = float(closed.sum() / gap.sum())
     if len(gap) < 2:
         return stats.Estimate(value, n=1, reason="one environment")
-    drawn = np.random.default_rng(0).integers(len(gap), size=(n_resamples, len(gap)))
+    drawn = np.random.default_rng(0).integers(len(gap), size=(10_000, len(gap)))
     gaps = gap[drawn].sum(axis=1)
     shares = closed[drawn].sum(axis=1)[gaps > 0] / gaps[gaps > 0]
     low, high = np.percentile(shares, [2.5, 97.5])
@@ -197,34 +189,35 @@ def gap_closed(rows: pd.DataFrame, label: str, n_resamples: int = 10_000) -> sta
 # -- tables ----------------------------------------------------------------------------------------
 
 
-def average_ranks(rows: pd.DataFrame) -> dict[str, float]:
-    """Average rank of every method with a result everywhere (n/a somewhere would mean ranks among
-    fewer); references are not ranked."""
+def rank_array(rows: pd.DataFrame) -> tuple[np.ndarray, list[str]]:
+    """(environments, policy seeds, methods) ACC of the methods that are ranked, and their labels.
+
+    References are not ranked, nor is a method without a result somewhere: ranks among fewer would not
+    be the same.
+    """
     acc = {
         label: np.array(list(environments.values()))  # (environments, policy seeds)
         for label, environments in by_environment(rows).items()
         if label not in REFERENCES
     }
     acc = {label: values for label, values in acc.items() if not np.isnan(values).any()}
-    if not acc:
-        return {}
-    ranks = stats.average_ranks(np.stack(list(acc.values()), axis=-1))
-    return dict(zip(acc, ranks.tolist(), strict=True))
+    return np.stack([*acc.values()], axis=-1) if acc else np.empty((0, 0, 0)), list(acc)
+
+
+def average_ranks(rows: pd.DataFrame) -> dict[str, float]:
+    """Average rank of every method that is ranked."""
+    acc, labels = rank_array(rows)
+    return dict(zip(labels, stats.average_ranks(acc).tolist(), strict=True))
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per label: rank, ACC and BWT in % (population std), gap closed with its interval."""
     ranks = average_ranks(rows)
-    metrics = {
-        name: {
-            label: np.concatenate(list(environments.values()))
-            for label, environments in by_environment(rows, name).items()
-        }
-        for name in ("acc", "bwt", "n_nearest")
-    }
     lines = []
-    for label, acc in metrics["acc"].items():
-        gap, bwt = gap_closed(rows, label), metrics["bwt"][label]
+    for name, part in rows.groupby("label", sort=False):
+        label = str(name)
+        acc, bwt, n_nearest = part[["acc", "bwt", "n_nearest"]].to_numpy(dtype=float).T
+        gap = gap_closed(rows, label)
         lines.append(
             {
                 "label": label,
@@ -236,16 +229,9 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
                 "gap_closed": gap.value,
                 "gap_low": gap.low,
                 "gap_high": gap.high,
-                "n_nearest": int((metrics["n_nearest"][label] > 0).sum()),
+                "n_nearest": int((n_nearest > 0).sum()),
                 "missing": int(np.isnan(acc).sum()),
                 "runs": len(acc),
             }
         )
     return pd.DataFrame(lines).set_index("label")
-
-
-def rank_array(rows: pd.DataFrame) -> tuple[np.ndarray, list[str]]:
-    """(environments, policy seeds, methods) ACC of the methods that are ranked, and their labels."""
-    labels = list(average_ranks(rows))
-    acc = by_environment(rows)
-    return np.stack([np.array(list(acc[label].values())) for label in labels], axis=-1), labels

@@ -7,8 +7,10 @@ REPRODUCIBILITY.md all take it from here. Nothing here trains.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -55,10 +57,15 @@ def _schedulers(p: Parameters, scenario: str | None = None) -> list[str]:
     return ["random", "ets", heuristic, "mcts", *p.policies]
 
 
-def _each(environments: Iterable[Environment], policies: list[str], p: Parameters) -> list[Cell]:
-    """Every policy in every environment, once."""
-    once = dict.fromkeys(policies)
-    return [Cell(e, policy, p.rollouts) for e in environments for policy in once]
+def _each(
+    p: Parameters, policies: Iterable[str], seeds: Iterable[int] = (), **changes: Any
+) -> list[Cell]:
+    """Every policy once in the environment of every seed, by default of the notebook's seeds."""
+    cells = []
+    for seed in seeds or p.seeds:
+        environment = p.environment(seed, **changes)
+        cells += [Cell(environment, policy, p.rollouts) for policy in dict.fromkeys(policies)]
+    return cells
 
 
 def _joint(p: Parameters) -> list[Cell]:
@@ -89,8 +96,7 @@ def single_task_replay(p: Parameters) -> list[Cell]:
 
 def schedule_search(p: Parameters) -> list[Cell]:
     """MCTS beside everything it is compared with."""
-    policies = ["none", *_schedulers(p), "random-best"]
-    searches = _each([p.environment(s) for s in p.seeds], policies, p)
+    searches = _each(p, ["none", *_schedulers(p), "random-best"])
     return searches + _joint(p) + _breadth_first(p)
 
 
@@ -99,8 +105,7 @@ def memory_sizes(p: Parameters, sizes: Sequence[int] = ()) -> list[Cell]:
     cells = []
     for scenario in scenarios(p):
         for M in sizes or memory_ladder(p):
-            environments = [p.environment(s, memory_size=M, scenario=scenario) for s in p.seeds]
-            cells += _each(environments, _schedulers(p, scenario), p)
+            cells += _each(p, _schedulers(p, scenario), memory_size=M, scenario=scenario)
     return cells
 
 
@@ -121,25 +126,23 @@ def memory_selection(p: Parameters) -> list[Cell]:
     """Selection methods x schedules, with the Joint and BFS rows."""
     cells = _joint(p) + _breadth_first(p)
     for selection in p.selections or SELECTIONS:
-        environments = [p.environment(s, selection=selection) for s in p.seeds]
-        cells += _each(environments, _schedulers(p), p)
+        cells += _each(p, _schedulers(p), selection=selection)
     return cells
 
 
 def pools(p: Parameters) -> list[Cell]:
     """ETS and Random with pools balanced over classes, and drawn over all classes at once."""
-    selections = ("uniform", "unbalanced", "kmeans", "kmeans++")
-    seeds = range(1, 11) if p.profile_name == "paper" else p.seeds
-    environments = [p.environment(seed, selection=s) for s in selections for seed in seeds]
-    return _each(environments, ["random", "ets"], p)
+    seeds, cells = range(1, 11) if p.profile_name == "paper" else p.seeds, []
+    for selection in ("uniform", "unbalanced", "kmeans", "kmeans++"):
+        cells += _each(p, ["random", "ets"], seeds, selection=selection)
+    return cells
 
 
 def replay_methods(p: Parameters) -> list[Cell]:
     """Replay methods x schedules."""
     cells = []
     for method in REPLAY_METHODS:
-        environments = [p.environment(s, method=method) for s in p.seeds]
-        cells += _each(environments, _schedulers(p), p)
+        cells += _each(p, _schedulers(p), method=method)
     return cells
 
 
@@ -147,9 +150,9 @@ def tiny_memory(p: Parameters) -> list[Cell]:
     """One sample per class is kept; MCTS replays M of them, the baselines all."""
     cells = []
     for seed in p.seeds:
-        small = p.environment(seed, samples_per_class=1)
+        cells += _each(p, ["random", "mcts", *p.policies], [seed], samples_per_class=1)
+        small = cells[-1].environment
         n_all = ((small.n_tasks or 0) - 1) * small.classes_per_task
-        cells += _each([small], ["random", "mcts", *p.policies], p)
         for method, label in (("agem", "A-GEM"), ("er-ring", "ER-Ring"), ("er", "Uniform")):
             everything = p.environment(seed, memory_size=n_all, samples_per_class=1, method=method)
             cells.append(Cell(everything, "ets", label=label))
@@ -158,13 +161,12 @@ def tiny_memory(p: Parameters) -> list[Cell]:
 
 def schedulers(p: Parameters) -> list[Cell]:
     """The four schedulers with uniform selection, or the first one given."""
-    selection = (p.selections or SELECTIONS)[0]
-    return _each([p.environment(s, selection=selection) for s in p.seeds], _schedulers(p), p)
+    return _each(p, _schedulers(p), selection=(p.selections or SELECTIONS)[0])
 
 
 def search_cells(p: Parameters) -> list[Cell]:
     """The searches whose schedules are transferred: MCTS's own, one per seed."""
-    return [Cell(p.environment(s), "mcts", p.rollouts) for s in p.seeds]
+    return _each(p, ["mcts"])
 
 
 def transfer_cells(p: Parameters) -> list[Cell]:
@@ -178,21 +180,17 @@ def transfer_cells(p: Parameters) -> list[Cell]:
     found = {cell.environment.seed: searches[cell].schedule for cell in searches.cells}
     cells = []
     for seed in p.profile.new_seeds:
-        environment = p.environment(seed)
-        cells += _each([environment], [name for name in _schedulers(p) if name != "mcts"], p)
-        cells += [
-            Cell(
-                environment, f"schedule:{path_text(schedule.compositions)}", label=f"MCTS Seed {s}"
-            )
-            for s, schedule in found.items()
-        ]
+        cells += _each(p, [name for name in _schedulers(p) if name != "mcts"], [seed])
+        for searched, schedule in found.items():
+            policy = f"schedule:{path_text(schedule.compositions)}"
+            cells.append(Cell(p.environment(seed), policy, label=f"MCTS Seed {searched}"))
     return cells
 
 
 def ets_heuristic(p: Parameters) -> list[Cell]:
     """ETS combined with Heur-GD, beside the others."""
     combined = f"ets+heur-gd:{presets.tau(p.dataset, 'ets+heur')}"
-    return _each([p.environment(s) for s in p.seeds], [*_schedulers(p), combined], p)
+    return _each(p, [*_schedulers(p), combined])
 
 
 # -- the studies -----------------------------------------------------------------------------------
@@ -319,17 +317,12 @@ def each_dataset(p: Parameters, names: Sequence[str] | None = None) -> list[Para
     """
     if names is None:
         stored = {str(spec["dataset"]) for spec in Store().environments().values()}
-        known = list(presets.PAPER | presets.EMBEDDED)
-        names = [name for name in known if name in stored and _has_facts(name)]
+        names = []
+        for name in presets.PAPER | presets.EMBEDDED:
+            with contextlib.suppress(data.DataError):  # rows of a dataset that is nowhere
+                if name in stored and dataset_facts(name):
+                    names.append(name)
     return [p.on(name, "paper" if name in presets.PAPER else p.profile_name) for name in names]
-
-
-def _has_facts(name: str) -> bool:
-    try:
-        dataset_facts(name)
-    except data.DataError:
-        return False
-    return True
 
 
 def stored(study: Study, datasets: Sequence[Parameters]) -> grid.Runs:
@@ -340,7 +333,7 @@ def stored(study: Study, datasets: Sequence[Parameters]) -> grid.Runs:
 def luck_pairs(rollouts: int = 100) -> pd.DataFrame:
     """ACC of MCTS and of Random-best wherever the store has both, with plain replay, by tree size."""
     store, lines = Store(), []
-    results = grid.Results(store)
+    runs = grid.Runs([], pd.DataFrame(), store)
     for spec in store.environments().values():
         plain = spec["method"] == "er" and spec["selection"] == "uniform"
         if not plain or spec["samples_per_class"] or spec["class_order_seed"]:
@@ -349,8 +342,8 @@ def luck_pairs(rollouts: int = 100) -> pd.DataFrame:
         if n_schedules(environment.n_tasks or 0) <= rollouts:
             continue  # both would try every schedule
         pair = [Cell(environment, policy, rollouts) for policy in ("mcts", "random-best")]
-        if all(cell in results for cell in pair):
-            accs = [results[cell].acc for cell in pair]
+        if all(cell in runs for cell in pair):
+            accs = [runs[cell].acc for cell in pair]
             lines.append((environment.preset.title, environment.n_tasks, environment.seed, *accs))
     columns = pd.Index(["dataset", "n_tasks", "seed", "mcts", "random_best"])
     return pd.DataFrame(lines, columns=columns).sort_values(["n_tasks", "dataset", "seed"])

@@ -8,6 +8,7 @@ kernel has registered goes with every job, so that a worker has it too, defined 
 from __future__ import annotations
 
 import concurrent.futures as cf
+import contextlib
 import functools
 import multiprocessing
 import os
@@ -95,40 +96,26 @@ def finished(jobs: dict) -> Iterator:
         yield from cf.as_completed(jobs)
 
 
-class executor_for:
-    """The executor to use, closed at the end if it was made here."""
-
-    def __init__(self, given: Any, n_jobs: int | None, n_cells: int):
-        self.given, self.n_cells = given, n_cells
-        self.n_jobs = n_jobs if n_jobs is not None else (os.cpu_count() or 1)
-        self.made: Any = None
-
-    def __enter__(self) -> Any:
-        if self.given is not None:
-            return _as_executor(self.given)
+@contextlib.contextmanager
+def executor_for(given: Any, n: int) -> Iterator[Any]:
+    """The executor to use, for at most n jobs at once; closed at the end if it was made here."""
+    with contextlib.ExitStack() as at_end:
         address = os.environ.get("RSLIB_CLUSTER")
-        if address:
+        if given is None and address:
             from distributed import Client  # pyright: ignore[reportMissingImports]
 
-            self.made = Client(address)
-            return _as_executor(self.made)
-        elif self.n_jobs > 1 and self.n_cells > 1:
-            n = min(self.n_jobs, self.n_cells)
-            self.made = Processes(n)
-        else:
-            self.made = Serial()
-        return self.made
-
-    def __exit__(self, kind, error, trace) -> None:
-        if isinstance(self.made, cf.Executor):
-            self.made.shutdown(wait=True, cancel_futures=True)
-        elif self.made is not None:
-            self.made.close()
-
-
-def _as_executor(given: Any) -> Any:
-    """A Dask client gives an executor; not "pure", or equal cells would be one job."""
-    return given.get_executor(pure=False) if hasattr(given, "get_executor") else given
+            given = Client(address)
+            at_end.callback(given.close)
+        elif given is None and n > 1:
+            given = Processes(n)
+            at_end.callback(given.shutdown, cancel_futures=True)
+        elif given is None:
+            given = Serial()
+        if hasattr(
+            given, "get_executor"
+        ):  # a Dask client's; not "pure", or equal cells are one job
+            given = given.get_executor(pure=False)
+        yield given
 
 
 def n_workers(pool: Any) -> int:
@@ -136,12 +123,6 @@ def n_workers(pool: Any) -> int:
     if hasattr(pool, "_client"):  # Dask's
         return sum(pool._client.nthreads().values())
     return getattr(pool, "_max_workers", 1)
-
-
-def stop_workers(pool: Any) -> None:
-    """End our own processes in the middle of their cells: the store keeps every finished node."""
-    if isinstance(pool, Processes):
-        pool.stop()
 
 
 def in_processes(work: Callable, jobs: Sequence[tuple], workers: int, title: str) -> list:

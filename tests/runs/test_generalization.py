@@ -55,8 +55,8 @@ def frame(acc):
     for label, values in acc.items():
         for seed, row in enumerate(np.atleast_2d(values)):
             for policy_seed, value in enumerate(row):
-                rows.append(("x", "d", seed, policy_seed, label, value, -0.1, 0.5, "", 0, ""))
-    return pd.DataFrame(rows, columns=pd.Index(scoring.COLUMNS))
+                rows.append(("d", seed, policy_seed, label, value, -0.1, 0.5, "", 0, ""))
+    return pd.DataFrame(rows, columns=pd.Index(scoring.COLUMNS)).assign(experiment="x")
 
 
 def test_playing_on_a_table_is_the_tables_own_schedule():
@@ -102,17 +102,17 @@ def test_not_converged_is_not_a_crash():
 def test_random_draws_per_seed_and_environment():
     """Broken: Random would be one schedule, or differ from run to run."""
     tables = [synthetic_table(5, s) for s in (0, 1)]
-    rows = pd.DataFrame(scoring.score("x", tables, [Policy.load("random")], 5))
+    rows = pd.DataFrame(scoring.score(tables, [Policy.load("random")], 5))
     assert rows.groupby("env_seed")["schedule"].nunique().min() > 1
     one, two = (rows[rows.env_seed == s]["schedule"].tolist() for s in (0, 1))
     assert one != two
-    again = pd.DataFrame(scoring.score("x", tables, [Policy.load("random")], 5))
+    again = pd.DataFrame(scoring.score(tables, [Policy.load("random")], 5))
     assert again.equals(rows)
 
 
 def test_deterministic_rules_are_copied_across_seeds():
     """Broken: ranks per seed would lack ETS."""
-    rows = pd.DataFrame(scoring.score("x", [synthetic_table(4)], [Policy.load("ets")], 3))
+    rows = pd.DataFrame(scoring.score([synthetic_table(4)], [Policy.load("ets")], 3))
     assert rows["policy_seed"].tolist() == [0, 1, 2] and rows["acc"].nunique() == 1
     assert json.loads(rows["schedule"][0])["compositions"][0] == [10]
 
@@ -143,7 +143,7 @@ def test_the_references_against_every_schedule():
     leaves = range(shape.n_inner, shape.first[-1])
     paths = [schedule.Schedule.from_actions(shape.path(r), 10).compositions for r in leaves]
     nodes = [test.walk(p) for p in paths]
-    rows = pd.DataFrame(scoring.references("x", [test], train, 1)).set_index("label")
+    rows = pd.DataFrame(scoring.references([test], train, 1)).set_index("label")
     assert rows.acc[MEAN] == pytest.approx(np.mean([n.acc for n in nodes]))
     best = max(nodes, key=lambda n: n.reward)
     assert rows.acc[ORACLE] == pytest.approx(best.acc)  # its test accuracy, chosen by validation
@@ -269,11 +269,12 @@ def test_a_whole_experiment_and_its_resumption(tmp_path):
 def test_a_policy_of_another_setting_or_other_trees_is_not_resumed(tmp_path):
     """Broken: a policy trained with other arguments, or on trees trained anew (another torch, other
     data), would be taken for this one."""
-    table, path = synthetic_table(3, 1), tmp_path / "p.pt"
+    table = synthetic_table(3, 1)
 
     def train(args, tree):
-        generalization.train_policy("a2c", args, [tree], 0, path, progress=False)
-        return path.stat().st_mtime_ns
+        trees = Trees({("synthetic", 1): tree})
+        generalization.train_policies(experiment({"a2c": args}, [1], []), trees, tmp_path)
+        return (tmp_path / "a2c_0.pt").stat().st_mtime_ns
 
     first = train(TINY_A2C, table)
     same = A2CArgs(updates=30, hidden=8, log_every=7)  # how often it logs moves nothing
@@ -291,14 +292,14 @@ def test_a_policy_of_another_setting_or_other_trees_is_not_resumed(tmp_path):
 
 def test_an_argument_that_came_later_trains_no_policy_again(tmp_path):
     """Broken: a new field in DQN's or A2C's arguments costs hours of training again."""
-    table, path = synthetic_table(3, 1), tmp_path / "p.pt"
-    args = A2CArgs(updates=3)
-    generalization.train_policy("a2c", args, [table], 0, path, progress=False)
+    asked, trees = experiment({"a2c": A2CArgs(updates=3)}, [1], []), synthetic_trees(3, [1])
+    generalization.train_policies(asked, trees, tmp_path)
+    path = tmp_path / "a2c_0.pt"
     policy = LearnedPolicy.from_file(path)
     del policy.config["arguments"]["value_coef"]  # as if the file were older than the field
     policy.save(path)
     before = path.read_bytes()
-    generalization.train_policy("a2c", args, [table], 0, path, progress=False)
+    generalization.train_policies(asked, trees, tmp_path)
     assert path.read_bytes() == before
 
 
@@ -330,7 +331,7 @@ def test_an_experiment_that_cannot_be_is_told_before_training():
 def test_environments_are_listed_in_order():
     """Broken: which random draws an environment gets depends on how a list was written."""
     for tested in presets.TRAIN_DATASETS:
-        pairs = presets.training_environments("new_dataset", tested, 20)
+        pairs = plan("new_dataset", tested, n_train=20).train["dqn"]
         assert pairs == sorted(pairs) and len(pairs) == 20
 
 
@@ -375,10 +376,12 @@ def test_a_plan_that_makes_no_sense_is_refused(tmp_path):
     """Broken: policies would be tested where they were trained, or on trees that are not given."""
     with pytest.raises(ValueError, match=r"both trained and tested on: \[\('mnist', 3\)\]"):
         plan("new_task_order", "mnist", train=range(5), test=[3])
-    asked = plan("new_dataset", "notmnist", train=[0, 1], train_datasets=["mnist"], test=[7])
+    asked = plan("new_dataset", "notmnist", train=[1, 0], train_datasets=["mnist"], test=[7])
     assert asked.train["dqn"] == [("mnist", 0), ("mnist", 1)] and asked.test == [("notmnist", 7)]
     with pytest.raises(ValueError, match=r"the trees lack: .*\('notmnist', 7\)"):
         generalization.run(asked, synthetic_trees(3, range(3)))
+    others = plan("new_dataset", "notmnist", train=[20]).train["dqn"]  # numbers, but no datasets
+    assert others == [("fashionmnist", 20), ("mnist", 20)]
 
 
 def test_the_papers_settings():
@@ -389,16 +392,16 @@ def test_the_papers_settings():
     n, changes = presets.agent_settings("a2c", "new_task_order", "fashionmnist")
     args = A2CArgs(**changes)
     assert (n, args.n_steps, args.entropy_coef, args.updates) == (40, 4, 0.005, 100_000)
-    seeds = [s for _, s in presets.training_environments("new_task_order", "mnist", 30)]
-    assert seeds == [*range(10), *range(20, 40)]
-    pairs = presets.training_environments("new_dataset", "notmnist", 10)
+    assert plan("new_task_order", "mnist").train["dqn"] == [
+        ("mnist", s) for s in (*range(10), *range(20, 40))
+    ]
+    pairs = plan("new_dataset", "notmnist").train["a2c"]
     assert pairs == [(d, s) for d in ("fashionmnist", "mnist") for s in range(5)]
     assert plan("new_task_order", "mnist").test[0] == ("mnist", 10)
     assert plan("new_dataset", "notmnist").test[-1] == ("notmnist", 9)
     assert presets.RL_TAU["heur-ld"]["new_dataset", "notmnist"] == 0.95
-    for agent, experiment in (("ppo", "new_dataset"), ("dqn", "new")):
-        with pytest.raises(ValueError):
-            presets.agent_settings(agent, experiment, "mnist")
+    with pytest.raises(ValueError, match="experiment must be one of"):
+        plan("new", "mnist")
 
 
 def test_thresholds_are_chosen_on_every_training_dataset():
@@ -411,8 +414,8 @@ def test_thresholds_are_chosen_on_every_training_dataset():
 def test_training_and_test_environments_never_meet():
     """Broken: policies would be tested on what they were trained on."""
     for experiment, dataset in presets.A2C:
-        train = set(presets.training_environments(experiment, dataset, 40))
-        assert not train & set(plan(experiment, dataset).test)
+        asked = plan(experiment, dataset, n_train=40)
+        assert not set(asked.longest) & set(asked.test)
 
 
 @pytest.mark.slow
