@@ -102,7 +102,7 @@ def agreement(stored: Stored) -> str:
     return (
         "- **What reproduces.** The method with the highest mean is the paper's in "
         f"{agree['winners']} comparisons; {agree['tests']} significance tests agree. Of {len(cells)} "
-        f"mean accuracies beside the paper's: {reproducibility.counted(cells['verdict'])}. *Open*: the "
+        f"mean accuracies beside the paper's: {verdicts.counted(cells['verdict'])}. *Open*: the "
         "seeds decide neither way; *without room*: the paper's own spread keeps any number of our "
         f"seeds from deciding. {reproducibility.direction(cells)}"
     )
