@@ -70,7 +70,7 @@ def picture(found: Runs) -> tuple[Figure, str]:
     shown = {}
     for policy in ("none", "ets", "mcts"):
         run = found[replace(searched, policy=policy)]
-        shown[run.label] = (run.node.test, run.schedule if policy != "none" else None)
+        shown[run.label] = (run.node.test, run.schedule)
     others = ", ".join(f"{x:+.2f}" for x in gap if x != middle)
     caption = (
         f"*Split MNIST, a memory of {searched.environment.memory_size} samples, **one seed** (seed "
