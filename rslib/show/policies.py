@@ -19,15 +19,11 @@ def policy_table(rows: pd.DataFrame) -> pd.DataFrame:
     A star: some composition is not in the table; the nearest one was used.
     """
     experiment, dataset = (str(rows[name].iloc[0]) for name in ("experiment", "dataset"))
+    place = (f"policy_{experiment}_10_methods", dataset, "")
     lines = []
     for line in scoring.summary(rows).reset_index().to_dict("records"):
-        theirs = {
-            metric: published.published(
-                f"policy_{experiment}_10_methods", dataset, "", line["label"], metric
-            )
-            for metric in ("rank", "acc")
-        }
-        rank, acc = (found.mean_percent if found else np.nan for found in theirs.values())
+        theirs = [published.published(*place, line["label"], name) for name in ("rank", "acc")]
+        rank, acc = (found.mean_percent if found else np.nan for found in theirs)
         gap, low, high = (f"{100 * line[f'gap_{end}']:.0f}" for end in ("closed", "low", "high"))
         known = not line["missing"]
         lines.append(

@@ -23,10 +23,9 @@ LUCK = "Random-best"
 def mcts_against_luck() -> Table:
     """ACC of MCTS and of the best of as many random schedules (100), per dataset and tree size."""
     shown, found = [], []
-    for (dataset, n_tasks), part in studies.luck_pairs().groupby(
-        ["dataset", "n_tasks"], sort=False
-    ):
-        acc = 100 * part.set_index("seed").rename(columns=dict(mcts="MCTS", random_best=LUCK))
+    pairs = studies.luck_pairs()
+    for (dataset, n_tasks), part in pairs.groupby(["dataset", "n_tasks"], sort=False):
+        acc = 100 * part.set_index("seed")[["MCTS", LUCK]]
         line = {"Dataset": dataset, "Tasks": n_tasks}
         shown.append(line | {name: f"{acc[name].mean():.2f}" for name in ("MCTS", LUCK)})
         found.append({"tree": f"{dataset}, {n_tasks} tasks"} | _to_luck(acc, "MCTS"))
