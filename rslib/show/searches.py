@@ -7,7 +7,6 @@ All from stored rows: `mcts_against_luck` from the store and `results/`, the oth
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -77,5 +76,4 @@ def _table(shown: list[dict], found: list[dict], caption: str) -> Table:
     if not shown:
         return plain_table(pd.DataFrame(), caption)
     values = pd.DataFrame(found)
-    frame = pd.DataFrame(shown).assign(**tables.paired_texts(values))
-    return replace(plain_table(frame, caption), values=values)
+    return plain_table(pd.DataFrame(shown).assign(**tables.paired_texts(values)), caption, values)

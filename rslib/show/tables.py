@@ -91,18 +91,23 @@ class Table:
         return [files.write_atomically(path, text.encode()) for path, text in contents.items()]
 
 
-def plain_table(frame: pd.DataFrame, caption: str, digits: int = 3) -> Table:
-    """Print any frame: whole numbers as they are, others to `digits` significant figures."""
+def plain_table(frame: pd.DataFrame, caption: str, values: pd.DataFrame | None = None) -> Table:
+    """Print any frame: whole numbers as they are, others to three significant figures.
+
+    `values` are the numbers behind a frame of texts.
+    """
 
     def text(value: Any) -> str:
         if isinstance(value, (float, np.floating)):
-            return f"{value:.{digits}g}" if isfinite(value) else DASH
+            return f"{value:.3g}" if isfinite(value) else DASH
         return DASH if value is None else str(value)
 
     shown = frame.map(text)
-    counted = isinstance(frame.index, pd.RangeIndex)  # a counter says nothing: it is not shown
     marks = pd.DataFrame("", index=shown.index, columns=shown.columns)
-    return Table(shown, caption, marks, frame.reset_index(drop=counted))
+    if values is None:
+        counted = isinstance(frame.index, pd.RangeIndex)  # a counter says nothing: it is not shown
+        values = frame.reset_index(drop=counted)
+    return Table(shown, caption, marks, values)
 
 
 # -- the tables of a study -------------------------------------------------------------------------

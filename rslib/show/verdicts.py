@@ -9,7 +9,6 @@ neither finds any, a winner if the same method is best.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import isfinite
 from typing import NamedTuple
 
@@ -255,7 +254,7 @@ def _judged_means(table: Table, what: str) -> Table:
     for level in (95, 90):
         frame[f"{level} % CI"] = tables.intervals(values[f"low_{level}"], values[f"high_{level}"])
     frame["Verdict"] = values["verdict"]
-    return replace(plain_table(frame, f"{what}. {_sentence(RULE)}"), values=values)
+    return plain_table(frame, f"{what}. {_sentence(RULE)}", values)
 
 
 def _judged_tests(tests: Table, what: str) -> Table:
@@ -277,7 +276,7 @@ def _judged_tests(tests: Table, what: str) -> Table:
         frame[f"{name} 95 % CI"] = tables.intervals(*ends)
         frame[f"{name} p"] = tables.probabilities(values[f"{side}p"])
     frame["Verdict"] = values["verdict"]
-    return replace(plain_table(frame, f"{what}. {_sentence(TEST_RULE)}"), values=values)
+    return plain_table(frame, f"{what}. {_sentence(TEST_RULE)}", values)
 
 
 def _winners(table: Table, study: Study, what: str) -> Table:
@@ -307,8 +306,9 @@ def _winners(table: Table, study: Study, what: str) -> Table:
             "Verdict": verdicts[-1],
         }
         lines.append(line)
-    table = plain_table(pd.DataFrame(lines), f"{what}. {_sentence(WINNER_RULE)}")
-    return replace(table, values=table.values.assign(verdict=verdicts))
+    frame = pd.DataFrame(lines)
+    caption = f"{what}. {_sentence(WINNER_RULE)}"
+    return plain_table(frame, caption, frame.assign(verdict=verdicts))
 
 
 _PLACES = ("dataset", "selection", "replay", "scenario", "memory_size")
