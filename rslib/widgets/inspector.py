@@ -102,13 +102,13 @@ class Inspector(panel.Panel):
 
     def _choose(self, place: tuple[Any, Any, Any]) -> None:
         """Show one environment; each list depends on the choice in the list before it."""
-        dataset, settings, seed = place
+        below: Any = self.index.keys  # what is below the choices so far: at last a key
         with self.filling():
-            keys = self.index.keys
-            _refill(self.dataset, sorted(keys), dataset)
-            _refill(self.settings, sorted(keys[self._place[0]]), settings)
-            _refill(self.seed, sorted(keys[self._place[0]][self._place[1]]), seed)
-            self.known = self.index.schedules(*self._place)
+            for control, wanted in zip((self.dataset, self.settings, self.seed), place):
+                control.options = sorted(below)
+                control.value = wanted if wanted in below else control.options[0]
+                below = below[control.value]
+            self.known = self.index.schedules(below)
             self._list_schedules()
         self._draw()
 
@@ -210,9 +210,3 @@ class Inspector(panel.Panel):
         if self._why_empty:
             return pictures.sentence(self._why_empty)
         return pictures.inspection(self.known, self.nodes, self.task.value)
-
-
-def _refill(control, options: list, chosen: object) -> None:
-    """Replace the options; the first is chosen if `chosen` is not an option."""
-    control.options = options
-    control.value = chosen if chosen in options else options[0]

@@ -168,9 +168,8 @@ class StoreIndex:
         by_settings.setdefault(settings, {})[seed] = key
         return title, settings, seed
 
-    def schedules(self, dataset: str, settings: str, seed: int) -> KnownSchedules:
+    def schedules(self, key: str) -> KnownSchedules:
         """Read the evaluated schedules of one environment."""
-        key = self.keys[dataset][settings][seed]
         if self._given is not None and key == self._given.environment.key:
             return self._given
         assert self.store

@@ -198,14 +198,11 @@ def test_the_index_keeps_environments_apart():
     for changes in (dict(seed=1), dict(seed=2), dict(seed=1, epochs=2), dict(selection="mof")):
         run_policy(ScheduleTree(small(**THREE | changes), store), "ets")
     index = StoreIndex(store)
-    ((dataset, by_settings),) = index.keys.items()
+    (by_settings,) = index.keys.values()
     assert len(by_settings) == 3  # uniform, uniform with other epochs, mof
-    keys = {
-        index.schedules(dataset, settings, seed).environment.key
-        for settings, seeds in by_settings.items()
-        for seed in seeds
-    }
+    keys = {key for by_seed in by_settings.values() for key in by_seed.values()}
     assert keys == set(store.environments())
+    assert all(index.schedules(key).environment.key == key for key in keys)
     assert sum("epochs=2" in settings for settings in by_settings) == 1
 
 
