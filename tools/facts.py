@@ -156,7 +156,7 @@ def policies() -> list[str]:
     for what, rows in generalization.finished():
         parts = [
             f"{found['comparison'].partition(' ')[0]} {_difference(found, 'environments')}"
-            for found in policy_tests(rows, "")[0].values.to_dict("records")
+            for found in policy_tests(rows, "").values.to_dict("records")
             if found["comparison"].endswith(" vs Random")
         ]
         experiment, tested = what.split(";")[0].split(": tested on ")
