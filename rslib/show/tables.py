@@ -441,7 +441,9 @@ def caption(rows: pd.DataFrame, what: str, n_requested: int = 0) -> str:
     if sizes:
         facts.append("M = " + _listed(sizes))
     seeds = _distinct(rows, "seed")
-    facts.append(f"{len(seeds)} seeds ({_listed(seeds)})" if seeds[1:] else f"seed {seeds[0]:.0f}")
+    if seeds:  # none where neither MCTS nor a baseline has been run yet
+        many = f"{len(seeds)} seeds ({_listed(seeds)})"
+        facts.append(many if seeds[1:] else f"seed {seeds[0]:.0f}")
     rollouts = _distinct(rows[rows["label"] != "BFS"], "rollouts")  # BFS tries every schedule
     if rollouts:
         facts.append(f"{_listed(rollouts)} rollout" + ("s" if rollouts != [1] else ""))
