@@ -70,7 +70,7 @@ def picture(found: Runs) -> tuple[Figure, str]:
     shown = {}
     for policy in ("none", "ets", "mcts"):
         run = found[replace(searched, policy=policy)]
-        shown[run.label] = (run.node.test, run.schedule if policy != "none" else None)
+        shown[run.label] = (run.node.test, run.schedule)
     others = ", ".join(f"{x:+.2f}" for x in gap if x != middle)
     caption = (
         f"*Split MNIST, a memory of {searched.environment.memory_size} samples, **one seed** (seed "
@@ -102,7 +102,7 @@ def agreement(stored: Stored) -> str:
     return (
         "- **What reproduces.** The method with the highest mean is the paper's in "
         f"{agree['winners']} comparisons; {agree['tests']} significance tests agree. Of {len(cells)} "
-        f"mean accuracies beside the paper's: {reproducibility.counted(cells['verdict'])}. *Open*: the "
+        f"mean accuracies beside the paper's: {verdicts.counted(cells['verdict'])}. *Open*: the "
         "seeds decide neither way; *without room*: the paper's own spread keeps any number of our "
         f"seeds from deciding. {reproducibility.direction(cells)}"
     )
@@ -156,7 +156,7 @@ def policies() -> list[str]:
     for what, rows in generalization.finished():
         parts = [
             f"{found['comparison'].partition(' ')[0]} {_difference(found, 'environments')}"
-            for found in policy_tests(rows, "")[0].values.to_dict("records")
+            for found in policy_tests(rows, "").values.to_dict("records")
             if found["comparison"].endswith(" vs Random")
         ]
         experiment, tested = what.split(";")[0].split(": tested on ")

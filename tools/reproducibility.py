@@ -90,19 +90,12 @@ def _counts(found: Comparison) -> list[str]:
     """How many means, winners and tests of a study have which verdict."""
     metric = found.study.metrics[0]
     means = found.cells.values.query("metric == @metric")
-    counts = [f"{metric.upper()}: {counted(means['verdict'])}"]
+    counts = [f"{metric.upper()}: {verdicts.counted(means['verdict'])}"]
     for name, table in (("winners", found.winners), ("tests", found.tests)):
         if len(table.frame):
             judged = [v for v in table.values["verdict"] if v != verdicts.TOO_FEW]
             counts.append(f"{judged.count('agrees')} of {len(judged)} {name} agree")
     return counts
-
-
-def counted(found: pd.Series) -> str:
-    """How many means have which verdict, in words."""
-    kinds = ("same", "different", "open", "open without room", verdicts.TOO_FEW)
-    counts = {kind: int((found == kind).sum()) for kind in kinds}
-    return ", ".join(f"{n} {kind}" for kind, n in counts.items() if n)
 
 
 def _rules(compared: list[Comparison]) -> list[str]:
@@ -121,9 +114,9 @@ def _rules(compared: list[Comparison]) -> list[str]:
     if len(cells):
         half = (cells["high_95"] - cells["low_95"]) / 2
         lines[-1] += (
-            f" Of the {len(cells)} ACC cells with enough seeds: {counted(cells['verdict'])}. In the "
-            f"median cell a difference shows from {half.median():.2f} points on (in single cells from "
-            f"{half.min():.2f} to {half.max():.2f}). {direction(cells)}"
+            f" Of the {len(cells)} ACC cells with enough seeds: {verdicts.counted(cells['verdict'])}. "
+            f"In the median cell a difference shows from {half.median():.2f} points on (in single "
+            f"cells from {half.min():.2f} to {half.max():.2f}). {direction(cells)}"
         )
     return [*lines, ""]
 

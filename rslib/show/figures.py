@@ -1,4 +1,4 @@
-"""Figures that several notebooks share: ACC by setting, ours beside the paper's, paired differences.
+"""Figures that several notebooks share: ours beside the paper's, and paired differences.
 
 Each function returns a matplotlib Figure at printed size, for `style.savefig`. Rows hold fractions,
 figures show percent. A method that was not run is not drawn.
@@ -7,80 +7,10 @@ figures show percent. A method that was not run is not drawn.
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rslib.show import published, style
-from rslib.show.tables import BOUNDS, Table, printed_name
-
-
-@style.styled
-def acc_by_setting(rows: pd.DataFrame, by: str, paper_table: str) -> Figure:
-    """Draw schedules side by side within each setting (Tables 1 and 2), one panel per dataset.
-
-    `by` is the column of the setting, "selection" or "replay". Dots are seeds, marks are their mean
-    with the population std, and hollow marks are the paper's mean where `paper_table` has the cell.
-    Joint is a line across all settings, BFS a line across the settings it was run in; the legend says
-    where a bound is the mean of fewer seeds than the schedules have.
-    """
-    datasets = list(rows.groupby("dataset", sort=False))
-    fig, axes = style.panels(len(datasets), 1, style.PAGE, 2.5)
-    for ax, (dataset, part) in zip(axes, datasets, strict=True):
-        scheduled = part[~part["label"].isin(BOUNDS)]
-        settings = list(dict.fromkeys(scheduled[by]))
-        labels = style.in_order(scheduled["label"].tolist())
-        step = 0.84 / len(labels)
-        for j, label in enumerate(labels):
-            for i, setting in enumerate(settings):
-                own = scheduled[(scheduled["label"] == label) & (scheduled[by] == setting)]
-                at = i + (j - (len(labels) - 1) / 2) * step
-                _draw_cell(ax, own, at, step, paper_table)
-        for label in BOUNDS:
-            bound = part[part["label"] == label]
-            look, values = style.method(label), 100 * bound["acc"].dropna()
-            if not len(values):
-                continue
-            where = [settings.index(s) for s in set(bound[by]) & set(settings)]
-            if label == "Joint" or not where:  # it replays nothing: the same in every setting
-                where = [0, len(settings) - 1]
-            ends = [min(where) - 0.5, max(where) + 0.5]
-            line = dict(color=look.color, linestyle=look.linestyle, lw=1.1)
-            n_seeds = scheduled["seed"].nunique()
-            few = f" ({len(values)} of {n_seeds} seeds)" if len(values) < n_seeds else ""
-            ax.plot(ends, [values.mean()] * 2, **line, label=label + few)
-        for i in range(1, len(settings)):
-            ax.axvline(i - 0.5, color="#CCCCCC", linewidth=0.6)
-        ax.grid(False, axis="x")
-        ax.set_xticks(range(len(settings)), [str(printed_name(by, s)) for s in settings])
-        ax.set_xlim(-0.5, len(settings) - 0.5)
-        ax.set(ylabel="ACC (%)", title=published.dataset_name(str(dataset)))
-    note = "dots: seeds; bars: ± one standard deviation over seeds"
-    style.legend_below(fig, axes, 8, note)
-    return fig
-
-
-def _draw_cell(ax: Axes, own: pd.DataFrame, at: float, step: float, paper_table: str) -> None:
-    """Draw the seeds, their mean and the paper's mean of one cell, `step` wide around `at`."""
-    values = 100 * own["acc"].dropna()
-    if not len(values):
-        return
-    label = own["label"].iloc[0]
-    look = style.method(label)
-    ax.plot(
-        [at - 0.25 * step] * len(values), values, ".", color=look.color, alpha=0.45, markersize=4,
-    )  # fmt: skip
-    ax.errorbar(
-        at, values.mean(), values.std(ddof=0), color=look.color, marker=look.marker, markersize=5,
-        linestyle="", elinewidth=0.9, label=label,
-    )  # fmt: skip
-    theirs = published.counterpart(own.iloc[0], paper_table, label, "acc")
-    if theirs:
-        ax.errorbar(
-            at + 0.3 * step, theirs.mean_percent, theirs.std_percent, color=look.color,
-            marker=look.marker, markersize=4, markerfacecolor="white", linestyle="", elinewidth=0.6,
-        )  # fmt: skip
-        ax.plot([], [], "o", color="#444444", mfc="white", markersize=4, label="paper")
+from rslib.show.tables import Table, printed_name
 
 
 @style.styled

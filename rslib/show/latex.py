@@ -18,12 +18,8 @@ import pandas as pd
 DASH = "–"  # a cell that has not been run
 # Darker is better, and bold and underlined say it again: the order survives a grey print.
 HIGHLIGHT = {"first": "#F5A79B", "second": "#FBD3A0", "third": "#FFF3B8"}
-COLOURS = {mark: f"background-color: {colour}" for mark, colour in HIGHLIGHT.items()}
-COLOURS["bold"] = "font-weight: bold"
-CSS = COLOURS | {
-    "first": f"{COLOURS['first']}; font-weight: bold",
-    "second": f"{COLOURS['second']}; text-decoration: underline",
-}
+CSS = {mark: f"background-color: {colour}" for mark, colour in HIGHLIGHT.items()}
+CSS["bold"] = "font-weight: bold"
 _FONTS = {"first": r"\textbf{%s}", "second": r"\underline{%s}"}  # of the mean alone
 
 TEXT_WIDTH = 455  # pt a panel may take: a little less than the 6.5 inches of a TMLR page
@@ -64,11 +60,22 @@ def floats(frame: pd.DataFrame, marks: pd.DataFrame, caption: str, label: str | 
     panels = _panels(frame)
     lines = [rows.stop - rows.start + _head_lines(frame) for rows, _ in panels]
     pages = _packed([slice(i, i + 1) for i in range(len(panels))], lines, LINES_PER_FLOAT)
+    # A column narrower than the one planned for shrinks the panel instead of overflowing.
+    fit = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
     out = []
     for page in pages:
+        out += [r"\begin{table}[t]", r"\centering"]
+        if page.start:
+            out += [r"\addtocounter{table}{-1}", rf"\caption{{{tex(caption)} (continued)}}"]
+        else:
+            out.append(rf"\caption{{{tex(caption)}}}")
+            out += [rf"\label{{{label}}}"] if label else []
+        # Article classes leave no room below a caption that stands above its table.
+        out += [r"\vspace{4pt}", r"\footnotesize", r"\setlength{\tabcolsep}{3pt}"]
         tabulars = [_tabular(frame.iloc[part], marks.iloc[part]) for part in panels[page]]
-        out.append(_environment(tabulars, caption, label, continued=page.start > 0))
-    return "".join(out)
+        out.append("\n\n\\medskip\n".join(f"{fit}\n{tabular}%\n}}" for tabular in tabulars))
+        out.append(r"\end{table}")
+    return "\n".join(out) + "\n"
 
 
 def tex(value: object) -> str:
@@ -82,19 +89,6 @@ def tex(value: object) -> str:
         else:
             out.append(unicodedata.normalize("NFKD", c).encode("ascii", "ignore").decode() or "?")
     return "".join(out)
-
-
-def _environment(tabulars: list[str], caption: str, label: str | None, continued: bool) -> str:
-    head = [r"\begin{table}[t]", r"\centering"]
-    head += [r"\addtocounter{table}{-1}"] if continued else []
-    head.append(rf"\caption{{{tex(caption)}{' (continued)' if continued else ''}}}")
-    head += [rf"\label{{{label}}}"] if label and not continued else []
-    # Article classes leave no room below a caption that stands above its table.
-    head += [r"\vspace{4pt}", r"\footnotesize", r"\setlength{\tabcolsep}{3pt}"]
-    # A column narrower than the one planned for shrinks the panel instead of overflowing.
-    fit = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
-    body = "\n\n\\medskip\n".join(f"{fit}\n{tabular}%\n}}" for tabular in tabulars)
-    return "\n".join([*head, body, r"\end{table}", ""])
 
 
 # -- folding ---------------------------------------------------------------------------------------
@@ -152,15 +146,18 @@ def _tabular(frame: pd.DataFrame, marks: pd.DataFrame) -> str:
         return "nothing to show"
     styler = frame.apply(lambda column: _aligned(column, marks[column.name])).style
     if marks.any(axis=None):  # pandas styles no cells of a table with equal names of rows
-        styler = styler.apply(lambda _: marks.replace(COLOURS), axis=None)
+        styler = styler.apply(lambda _: marks.replace(CSS), axis=None)
     styler = styler.format_index(tex, axis=0).format_index(tex, axis=1)
     styler = styler.hide(axis=0, names=True).hide(axis=1, names=True)
     names = [tex(name or "") for name in frame.index.names]
     if isinstance(frame.index, pd.RangeIndex):
         styler, names = styler.hide(axis=0), []
-    align = "".join("r" if _is_numeric(cells) else "l" for _, cells in frame.items())
+    numeric = [  # these go to the right, words to the left
+        all(_NUMBER.fullmatch(cell) or _BESIDE_NUMBERS.fullmatch(cell) for cell in cells)
+        for _, cells in frame.items()
+    ]
     lines = styler.to_latex(
-        column_format="l" * len(names) + align,
+        column_format="l" * len(names) + "".join("r" if right else "l" for right in numeric),
         hrules=True,
         convert_css=True,
         multicol_align="c",
@@ -207,8 +204,3 @@ def _aligned(column: pd.Series, marks: pd.Series) -> pd.Series:
             text += (rf"\rlap{{{tail}}}" if tail else "") + rf"\phantom{{{tex(longest_tail)}}}"
         out.append(text)
     return pd.Series(out, index=column.index, dtype=object)
-
-
-def _is_numeric(cells: Iterable[str]) -> bool:
-    """Whether a column goes to the right, as numbers do; words go to the left."""
-    return all(_NUMBER.fullmatch(cell) or _BESIDE_NUMBERS.fullmatch(cell) for cell in cells)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from rslib import stats
 from rslib.runs import scoring
 from rslib.show import published, tables
-from rslib.show.tables import Table, plain_table
+from rslib.show.tables import Table
 from rslib.show.verdicts import Markdown
 from rslib.stats import plus_minus
 
@@ -19,15 +18,11 @@ def policy_table(rows: pd.DataFrame) -> pd.DataFrame:
     A star: some composition is not in the table; the nearest one was used.
     """
     experiment, dataset = (str(rows[name].iloc[0]) for name in ("experiment", "dataset"))
+    place = (f"policy_{experiment}_10_methods", dataset, "")
     lines = []
     for line in scoring.summary(rows).reset_index().to_dict("records"):
-        theirs = {
-            metric: published.published(
-                f"policy_{experiment}_10_methods", dataset, "", line["label"], metric
-            )
-            for metric in ("rank", "acc")
-        }
-        rank, acc = (found.mean_percent if found else np.nan for found in theirs.values())
+        theirs = [published.published(*place, line["label"], name) for name in ("rank", "acc")]
+        rank, acc = (found.mean_percent if found else np.nan for found in theirs)
         gap, low, high = (f"{100 * line[f'gap_{end}']:.0f}" for end in ("closed", "low", "high"))
         known = not line["missing"]
         lines.append(
@@ -45,30 +40,22 @@ def policy_table(rows: pd.DataFrame) -> pd.DataFrame:
     return frame.loc[:, [c for c in frame if not c.startswith("Paper") or set(frame[c]) != {"-"}]]
 
 
-def policy_tests(rows: pd.DataFrame, what: str) -> tuple[Table, Table]:
-    """Test learned policies against every other method; `what` begins the captions.
+def policy_tests(rows: pd.DataFrame, what: str) -> Table:
+    """Test learned policies against every other method over the environments' means, which are paired.
 
-    The first table has the tests over the environments' means, which are paired. The second has
-    Welch's tests over policy seeds within each environment, where nothing pairs two policies.
+    `what` begins the caption.
     """
     acc = {k: v for k, v in scoring.by_environment(rows).items() if k not in scoring.REFERENCES}
     learned = [label for label in scoring.LEARNED if label in acc]
-    overall, single = [], []
+    lines = []
     for i, mine in enumerate(learned):
         for other in (label for label in acc if label not in learned[: i + 1]):
             name = {"dataset": str(rows["dataset"].iloc[0]), "comparison": f"{mine} vs {other}"}
             means = [
                 100 * pd.Series({k: v.mean() for k, v in acc[x].items()}) for x in (mine, other)
             ]
-            overall.append(name | tables.test_numbers(*means))
-            for (dataset, seed), own in acc[mine].items():
-                test = stats.welch(100 * own, 100 * acc[other][dataset, seed])
-                line = {"Comparison": name["comparison"], "Environment": f"{dataset} {seed}"}
-                line |= {"Difference": test.difference, "Standard error": test.se}
-                single.append(line | {"t": test.t, "p": test.p})
-    first = tables.tests_table(pd.DataFrame(overall), ["comparison"], what, "environment")
-    text = f"{what} Welch's tests over policy seeds in each environment, in points"
-    return first, plain_table(pd.DataFrame(single), text)
+            lines.append(name | tables.test_numbers(*means))
+    return tables.tests_table(pd.DataFrame(lines), ["comparison"], what, "environment")
 
 
 def policy_text(rows: pd.DataFrame) -> Markdown:

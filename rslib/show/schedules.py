@@ -58,13 +58,11 @@ def bubble(schedule: Schedule, ax: Axes | None = None, title: str | None = None)
 
 
 @style.styled
-def accuracy_and_bubbles(
-    runs: Mapping[str, tuple[ArrayLike, Schedule | None]],
-) -> Figure:
+def accuracy_and_bubbles(runs: Mapping[str, tuple[ArrayLike, Schedule]]) -> Figure:
     """Draw task accuracies above and the schedule that led to them below, one column per run.
 
-    `runs` maps a name to an accuracy matrix and its schedule, or None for no replay; the place below
-    such a run holds the key of the tasks.
+    `runs` maps a name to an accuracy matrix and its schedule. The place below a run without replay
+    holds the key of the tasks.
     """
     n_tasks = max(np.shape(m)[-1] for m, _ in runs.values())
     n = len(runs)
@@ -73,14 +71,15 @@ def accuracy_and_bubbles(
     free = None
     for i, (name, (matrix, schedule)) in enumerate(runs.items()):
         above, below = axes[i], axes[n + i]
-        draw_accuracies(above, matrix, name if schedule else f"{name}, no replay")
+        replays = any(map(any, schedule.compositions))
+        draw_accuracies(above, matrix, name if replays else f"{name}, no replay")
         above.set_ylim(max(0, lowest - 4), 102)
         above.set_xlabel("after task")
-        if schedule is None:
+        if replays:
+            bubble(schedule, below)
+        else:
             below.axis("off")
             free = below
-        else:
-            bubble(schedule, below)
         if i:
             above.tick_params(labelleft=False)
         else:

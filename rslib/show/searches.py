@@ -7,7 +7,6 @@ All from stored rows: `mcts_against_luck` from the store and `results/`, the oth
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -23,10 +22,9 @@ LUCK = "Random-best"
 def mcts_against_luck() -> Table:
     """ACC of MCTS and of the best of as many random schedules (100), per dataset and tree size."""
     shown, found = [], []
-    for (dataset, n_tasks), part in studies.luck_pairs().groupby(
-        ["dataset", "n_tasks"], sort=False
-    ):
-        acc = 100 * part.set_index("seed").rename(columns=dict(mcts="MCTS", random_best=LUCK))
+    pairs = studies.luck_pairs()
+    for (dataset, n_tasks), part in pairs.groupby(["dataset", "n_tasks"], sort=False):
+        acc = 100 * part.set_index("seed")[["MCTS", LUCK]]
         line = {"Dataset": dataset, "Tasks": n_tasks}
         shown.append(line | {name: f"{acc[name].mean():.2f}" for name in ("MCTS", LUCK)})
         found.append({"tree": f"{dataset}, {n_tasks} tasks"} | _to_luck(acc, "MCTS"))
@@ -78,5 +76,4 @@ def _table(shown: list[dict], found: list[dict], caption: str) -> Table:
     if not shown:
         return plain_table(pd.DataFrame(), caption)
     values = pd.DataFrame(found)
-    frame = pd.DataFrame(shown).assign(**tables.paired_texts(values))
-    return replace(plain_table(frame, caption), values=values)
+    return plain_table(pd.DataFrame(shown).assign(**tables.paired_texts(values)), caption, values)

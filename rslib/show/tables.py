@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pandas.io.formats.style import Styler
 
 from rslib import files, stats
 from rslib.runs.grid import Runs
@@ -51,29 +50,28 @@ class Table:
     marks: pd.DataFrame = field(repr=False)  # "first", "second", "third", "bold" or ""
     values: pd.DataFrame = field(repr=False)  # one line per cell, numbers in full
 
-    def style(self) -> Styler:
-        """The pandas Styler behind the HTML; more styles can be chained to it."""
+    def _repr_html_(self) -> str:
         styler = self.frame.style.format(escape="html")
         styler = styler.format_index(escape="html", axis=0).format_index(escape="html", axis=1)
         if self.marks.any(axis=None):
-            on_colour = {mark: f"{latex.CSS[mark]}; color: black" for mark in latex.HIGHLIGHT}
-            css = self.marks.replace(latex.CSS | on_colour)
-            styler = styler.apply(lambda _: css, axis=None)
+            fonts = {"first": "; font-weight: bold", "second": "; text-decoration: underline"}
+            on_colour = {
+                mark: f"{latex.CSS[mark]}{fonts.get(mark, '')}; color: black"
+                for mark in latex.HIGHLIGHT
+            }
+            styler = styler.apply(lambda _: self.marks.replace(latex.CSS | on_colour), axis=None)
         if isinstance(self.frame.index, pd.RangeIndex):
             styler = styler.hide(axis="index")
         # A page shows many tables, and the CSS of one may not colour the cells of another.
         text = f"{self.caption}{self.frame.to_csv()}{self.marks.to_csv()}"
         styler = styler.set_uuid(f"rslib_{hashlib.sha256(text.encode()).hexdigest()[:12]}")
-        return styler.set_caption(html.escape(self.caption)).set_table_styles(
-            [
-                {"selector": "caption", "props": "text-align: left; caption-side: top"},
-                {"selector": "td", "props": "text-align: right; white-space: nowrap"},
-                {"selector": "th.col_heading", "props": "text-align: center"},
-            ]
-        )
-
-    def _repr_html_(self) -> str:
-        return self.style().to_html()
+        look = {
+            "caption": "text-align: left; caption-side: top",
+            "td": "text-align: right; white-space: nowrap",
+            "th.col_heading": "text-align: center",
+        }
+        styler = styler.set_table_styles([dict(selector=s, props=css) for s, css in look.items()])
+        return styler.set_caption(html.escape(self.caption)).to_html()
 
     def to_latex(self, label: str | None = None) -> str:
         """Whole `table` environments; the document needs booktabs, graphicx, xcolor with [table]."""
@@ -93,18 +91,23 @@ class Table:
         return [files.write_atomically(path, text.encode()) for path, text in contents.items()]
 
 
-def plain_table(frame: pd.DataFrame, caption: str, digits: int = 3) -> Table:
-    """Print any frame: whole numbers as they are, others to `digits` significant figures."""
+def plain_table(frame: pd.DataFrame, caption: str, values: pd.DataFrame | None = None) -> Table:
+    """Print any frame: whole numbers as they are, others to three significant figures.
+
+    `values` are the numbers behind a frame of texts.
+    """
 
     def text(value: Any) -> str:
         if isinstance(value, (float, np.floating)):
-            return f"{value:.{digits}g}" if isfinite(value) else DASH
+            return f"{value:.3g}" if isfinite(value) else DASH
         return DASH if value is None else str(value)
 
     shown = frame.map(text)
-    counted = isinstance(frame.index, pd.RangeIndex)  # a counter says nothing: it is not shown
     marks = pd.DataFrame("", index=shown.index, columns=shown.columns)
-    return Table(shown, caption, marks, frame.reset_index(drop=counted))
+    if values is None:
+        counted = isinstance(frame.index, pd.RangeIndex)  # a counter says nothing: it is not shown
+        values = frame.reset_index(drop=counted)
+    return Table(shown, caption, marks, values)
 
 
 # -- the tables of a study -------------------------------------------------------------------------
@@ -112,10 +115,14 @@ def plain_table(frame: pd.DataFrame, caption: str, digits: int = 3) -> Table:
 
 def summary(study: Study, runs: Runs) -> Table:
     """Tabulate the means of a study, with the paper's beside where it has them."""
-    n_seeds = len({cell.environment.seed for cell in runs.cells})
-    text = caption(runs.rows, study.title, len(runs.cells))
     return summary_table(
-        runs.rows, study.row_keys, study.metrics, study.published, text, n_expected=n_seeds
+        runs.rows,
+        study.row_keys,
+        study.metrics,
+        study.published,
+        study.title,
+        n_requested=len(runs.cells),
+        n_expected=len({cell.environment.seed for cell in runs.cells}),
     )
 
 
@@ -133,21 +140,23 @@ def summary_table(
     row_keys: Sequence[str] = ("label",),
     metrics: Sequence[str] = ("acc", "bwt"),
     paper_table: str | None = None,
-    caption: str | None = None,
+    title: str | None = None,
+    n_requested: int = 0,
     n_expected: int = 5,
 ) -> Table:
     """Tabulate mean and population std over seeds, per method (last of `row_keys`) and group.
 
     The keys before the last make the groups. The three best methods of a group are highlighted in
     each column; those in `UNRANKED` do not compete.
-    `paper_table` (such as "memory_selection") adds the published value and the difference. Cells
-    from another number of seeds than `n_expected` say so.
+    `paper_table` (such as "memory_selection") adds the published value and the difference. The caption
+    begins with `title` and says if rows are fewer than `n_requested`; cells from another number of
+    seeds than `n_expected` say so.
     """
     row_keys = list(row_keys)
     keys = [*row_keys, "dataset"]
     rows = _checked(rows, keys, metrics)
     values = pd.DataFrame(
-        dict(zip(keys, as_tuple(key), strict=True)) | _summary(part, metric, paper_table)
+        dict(zip(keys, key, strict=True)) | _summary(part, metric, paper_table)
         for key, part in rows.groupby(keys, sort=False, dropna=False)
         for metric in metrics
     )
@@ -155,8 +164,11 @@ def summary_table(
     values["unit"] = "percent"
     cells = _printed(values, keys)
     cells["ours"] = [_our_text(cell, n_expected) for cell in values.to_dict("records")]
-    cells["paper"] = [_paper_text(cell) for cell in values.to_dict("records")]
-    cells["diff."] = [f"{gap:+.2f}" if isfinite(gap) else "" for gap in values["difference"]]
+    theirs = values[["paper_mean", "paper_std", "paper_flag"]].itertuples(index=False)
+    cells["paper"] = [
+        stats.plus_minus(mean, std) + flag if isfinite(mean) else "" for mean, std, flag in theirs
+    ]
+    cells["diff."] = numbers(values["difference"], "+.2f", missing="")
     cells["place"] = _places(values, row_keys)
     index = _index(_in_order(cells, row_keys), row_keys)
     shown, marks = {}, {}
@@ -172,7 +184,9 @@ def summary_table(
     frame, marked = pd.DataFrame(shown, index), pd.DataFrame(marks, index)
     if values["paper_mean"].isna().all():  # nothing stands beside "ours"
         frame, marked = frame.droplevel(2, axis=1), marked.droplevel(2, axis=1)
-    text = caption or _default_caption(rows, row_keys, metrics)
+    by = " and ".join(HEADS.get(key, key).lower() for key in row_keys)
+    title = title or f"{' and '.join(metric.upper() for metric in metrics)} by {by}"
+    text = caption(rows, title, n_requested)
     return Table(frame, _with_notes(text, _notes(frame, marked, n_expected)), marked, values)
 
 
@@ -180,16 +194,13 @@ def _summary(part: pd.DataFrame, metric: str, paper_table: str | None) -> dict[s
     """Mean and std over the runs that have a number, how many failed, and the published values."""
     percent = 100 * part[metric].dropna().to_numpy(float)
     # Not every NaN is a failure (BWT of one task has no value): the run itself says so.
-    failed = int((~part["converged"].astype(bool)).sum()) if "converged" in part else 0
+    failed = int((~part["converged"].astype(bool)).sum())
     row = part.iloc[0]
     found = published.counterpart(row, paper_table, row["label"], metric) if paper_table else None
     mean, std = (percent.mean(), percent.std()) if len(percent) else (nan, nan)
-    paper_mean, paper_std, paper_flag = found or (nan, nan, "")
-    return {"metric": metric, "n": len(percent), "n_failed": failed, "mean": mean, "std": std} | {
-        "paper_mean": paper_mean,
-        "paper_std": paper_std,
-        "paper_flag": paper_flag,
-    }
+    ours = {"metric": metric, "n": len(percent), "n_failed": failed, "mean": mean, "std": std}
+    paper = ("paper_mean", "paper_std", "paper_flag")
+    return ours | dict(zip(paper, found or (nan, nan, ""), strict=True))
 
 
 def _places(values: pd.DataFrame, row_keys: list[str]) -> pd.Series:
@@ -210,12 +221,6 @@ def _our_text(cell: Mapping[str, Any], n_expected: int) -> str:
     if failed:
         return f"{text}* ({n}/{n + failed})"
     return text if n == n_expected else f"{text} (n={n})"
-
-
-def _paper_text(cell: Mapping[str, Any]) -> str:
-    if not isfinite(cell["paper_mean"]):
-        return ""
-    return stats.plus_minus(cell["paper_mean"], cell["paper_std"]) + cell["paper_flag"]
 
 
 def _notes(frame: pd.DataFrame, marks: pd.DataFrame, n_expected: int) -> list[str]:
@@ -259,7 +264,7 @@ def welch_table(
         for other in against:
             theirs = by_seed.get(other, pd.Series(dtype=float))
             lines.append(
-                dict(zip(group_keys, as_tuple(key), strict=True))
+                dict(zip(group_keys, key, strict=True))
                 | {"dataset": part["dataset"].iloc[0], "comparison": f"MCTS vs {other}"}
                 | test_numbers(mine, theirs)
                 | (_paper_test(own.iloc[0], paper_table, other) if paper_table and len(own) else {})
@@ -320,9 +325,6 @@ def tests_table(values: pd.DataFrame, keys: list[str], text: str, pairs: str = "
     return Table(frame, _with_notes(text, notes), marks, values)
 
 
-_PAPER_TEST = ("paper_difference", "paper_ci_low", "paper_ci_high", "paper_t", "paper_p")
-
-
 def _paper_test(row: pd.Series, paper_table: str, other: str) -> dict[str, float]:
     """The published test of MCTS against another method, with the interval that its means imply."""
     found = published.counterpart_test(row, paper_table, "MCTS", other)
@@ -330,7 +332,9 @@ def _paper_test(row: pd.Series, paper_table: str, other: str) -> dict[str, float
     if not (found and cells[0] and cells[1]):
         return {}
     test = stats.welch_from_summary(*cells[0][:2], published.SEEDS, *cells[1][:2], published.SEEDS)
-    return dict(zip(_PAPER_TEST, (test.difference, *test.interval(), *found), strict=True))
+    (low, high), (t, p) = test.interval(), found
+    effect = {"paper_difference": test.difference, "paper_ci_low": low, "paper_ci_high": high}
+    return effect | {"paper_t": t, "paper_p": p}
 
 
 def paired(mine: pd.Series, theirs: pd.Series) -> dict[str, float]:
@@ -376,7 +380,7 @@ def probabilities(values: Iterable[float], missing: str = DASH) -> list[str]:
 def _checked(rows: pd.DataFrame, keys: list[str], metrics: Sequence[str]) -> pd.DataFrame:
     """Return the rows; raise if a column is missing or if rows would be averaged by accident."""
     run = [*keys, "seed"]
-    missing = [column for column in [*run, *metrics] if column not in rows]
+    missing = [column for column in [*run, "converged", *metrics] if column not in rows]
     if missing:
         raise ValueError(f"result rows lack the columns {missing}; they have {list(rows.columns)}")
     if not len(rows):
@@ -390,10 +394,8 @@ def _checked(rows: pd.DataFrame, keys: list[str], metrics: Sequence[str]) -> pd.
             f"{len(same)} rows for the one run {key}, which differ in {differ or 'numbers only'}: "
             "filter them, or name the column in the keys"
         )
-    if "converged" in rows:  # whatever number a failed run left is not a result
-        failed = ~rows["converged"].astype(bool)
-        rows = rows.assign(**{m: rows[m].mask(failed) for m in metrics})
-    return rows
+    failed = ~rows["converged"].astype(bool)  # whatever number it left is not a result
+    return rows.assign(**{m: rows[m].mask(failed) for m in metrics})
 
 
 def _in_order(values: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
@@ -418,11 +420,6 @@ def printed_name(key: str, value: Any) -> Any:
     return _NAMES[key](value) if key in _NAMES and pd.notna(value) else value
 
 
-def as_tuple(key: Any) -> tuple:
-    """Return the key of a pandas group as a tuple, also if it has only one part."""
-    return key if isinstance(key, tuple) else (key,)
-
-
 # -- captions --------------------------------------------------------------------------------------
 
 
@@ -444,22 +441,15 @@ def caption(rows: pd.DataFrame, what: str, n_requested: int = 0) -> str:
     if sizes:
         facts.append("M = " + _listed(sizes))
     seeds = _distinct(rows, "seed")
-    if seeds:
-        facts.append(
-            f"{len(seeds)} seeds ({_listed(seeds)})" if seeds[1:] else f"seed {seeds[0]:.0f}"
-        )
-    tried = rows[rows["label"] != "BFS"] if "label" in rows else rows  # BFS tries every schedule
-    rollouts = _distinct(tried, "rollouts")
+    if seeds:  # none where neither MCTS nor a baseline has been run yet
+        many = f"{len(seeds)} seeds ({_listed(seeds)})"
+        facts.append(many if seeds[1:] else f"seed {seeds[0]:.0f}")
+    rollouts = _distinct(rows[rows["label"] != "BFS"], "rollouts")  # BFS tries every schedule
     if rollouts:
         facts.append(f"{_listed(rollouts)} rollout" + ("s" if rollouts != [1] else ""))
     if len(rows) < n_requested:
         facts.append(f"{len(rows)} of {n_requested} runs, the others were not run")
     return f"{what.rstrip('. ')}. " + "; ".join(map(str, facts)) + "."
-
-
-def _default_caption(rows: pd.DataFrame, row_keys: list[str], metrics: Sequence[str]) -> str:
-    by = [HEADS.get(key, key).lower() for key in row_keys]
-    return caption(rows, " and ".join(m.upper() for m in metrics) + " by " + " and ".join(by))
 
 
 def _with_notes(text: str, notes: Iterable[str]) -> str:

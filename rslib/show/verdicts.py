@@ -9,9 +9,7 @@ neither finds any, a winner if the same method is best.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import isfinite
-from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
@@ -20,9 +18,9 @@ from scipy import stats as sp
 from rslib import stats
 from rslib.runs.grid import Runs
 from rslib.runs.studies import BASELINES, Study
-from rslib.show import figures, published, style, tables
+from rslib.show import published, tables
 from rslib.show.latex import DASH
-from rslib.show.tables import Table, as_tuple, plain_table, printed_name
+from rslib.show.tables import Table, plain_table, printed_name
 from rslib.stats import plus_minus
 
 RULE = (
@@ -36,6 +34,7 @@ LEVEL = 0.05
 ROOM = 1.0  # points within which two means count as the same
 FEWEST = 3  # seeds of ours: fewer say too little of a mean
 TOO_FEW = "too few seeds"
+_EMPTY = plain_table(pd.DataFrame(), "")  # instead of a table that a study has no line of
 
 
 class Markdown(str):
@@ -57,7 +56,7 @@ def paired_text(
     groups = rows.groupby(list(group_keys), sort=False) if group_keys else [((), rows)]
     lines = []
     for key, part in groups:
-        pairs = zip(group_keys, as_tuple(key), strict=True)
+        pairs = zip(group_keys, key, strict=True)
         name = ", ".join(str(printed_name(k, v)) for k, v in pairs)
         mine = _by_seed(part, "MCTS")
         start = f"- {name}: " if name else "- "
@@ -112,7 +111,7 @@ def moments(rows: pd.DataFrame) -> Markdown:
 
 
 def what_moves(table: Table, by: str) -> Markdown:
-    """The caption of `figures.acc_by_setting`: what is drawn, and whether the choice of schedule or of
+    """The caption of Table 1 or 2 as a picture: what is drawn, and whether the choice of schedule or of
     setting (`by`) moves ACC more, with the cells that say so."""
     values = table.values[table.values["metric"] == "acc"]
     values = values[values["mean"].notna()]
@@ -174,15 +173,14 @@ def compare(study: Study, runs: Runs) -> Comparison:
     """A study's rows beside the paper's numbers."""
     table, title = tables.summary(study, runs), study.title
     welch = tables.welch(study, runs) if study.against else None
-    empty = plain_table(pd.DataFrame(), "")
     return Comparison(
         study,
         runs.rows,
         table,
         _judged_means(table, f"{title}, ours beside the paper's"),
-        _winners(table, study, f"{title}, the best here and in the paper") if welch else empty,
+        _winners(table, study, f"{title}, the best here and in the paper") if welch else _EMPTY,
         welch,
-        _judged_tests(welch, f"{title}, tests beside the paper's") if welch else empty,
+        _judged_tests(welch, f"{title}, tests beside the paper's") if welch else _EMPTY,
     )
 
 
@@ -190,14 +188,15 @@ def count_verdicts(judged: Table) -> Markdown:
     """How many lines of a table with verdicts have which verdict."""
     if not len(judged.frame):
         return Markdown("No cell has a counterpart in the paper (another dataset or setting).")
-    verdicts = judged.values["verdict"]
-    order = [
-        *("same", "different", "open", "open without room", "agrees"),
-        *verdicts.drop_duplicates(),
-    ]
+    counts, rule = counted(judged.values["verdict"]), judged.caption.partition(". ")[2]
+    return Markdown(f"{len(judged.frame)} lines: **{counts}**. {rule}.")
+
+
+def counted(verdicts: pd.Series) -> str:
+    """Say how many there are of each verdict."""
+    order = ["same", "different", "open", "open without room", "agrees", *verdicts]
     found = {kind: int((verdicts == kind).sum()) for kind in order}
-    counts = ", ".join(f"{n} {kind}" for kind, n in found.items() if n)
-    return Markdown(f"{len(verdicts)} lines: **{counts}**. {judged.caption.partition('. ')[2]}.")
+    return ", ".join(f"{n} {kind}" for kind, n in found.items() if n)
 
 
 def verdict(
@@ -238,7 +237,7 @@ def _judged_means(table: Table, what: str) -> Table:
     """Every mean of a summary table that the paper has too: ours, the paper's, and the verdict."""
     values = table.values[table.values["paper_mean"].notna()].reset_index(drop=True)
     if not len(values):
-        return plain_table(pd.DataFrame(), "")
+        return _EMPTY
     columns = ["mean", "std", "n", "paper_mean", "paper_std"]
     lines = [verdict(*line) for line in values[columns].itertuples(index=False)]
     for level in (95, 90):
@@ -255,14 +254,14 @@ def _judged_means(table: Table, what: str) -> Table:
     for level in (95, 90):
         frame[f"{level} % CI"] = tables.intervals(values[f"low_{level}"], values[f"high_{level}"])
     frame["Verdict"] = values["verdict"]
-    return replace(plain_table(frame, f"{what}. {_sentence(RULE)}"), values=values)
+    return plain_table(frame, f"{what}. {_sentence(RULE)}", values)
 
 
 def _judged_tests(tests: Table, what: str) -> Table:
     """Every Welch test that the paper has too, with its effect: ours, the paper's, and the verdict."""
     values = tests.values
     if "paper_p" not in values:
-        return plain_table(pd.DataFrame(), "")
+        return _EMPTY
     values = values[values["paper_p"].notna()].reset_index(drop=True)
     numbers = values[["t", "p", "paper_t", "paper_p"]].itertuples(index=False)
     values["verdict"] = [test_verdict(*line) for line in numbers]
@@ -277,7 +276,7 @@ def _judged_tests(tests: Table, what: str) -> Table:
         frame[f"{name} 95 % CI"] = tables.intervals(*ends)
         frame[f"{name} p"] = tables.probabilities(values[f"{side}p"])
     frame["Verdict"] = values["verdict"]
-    return replace(plain_table(frame, f"{what}. {_sentence(TEST_RULE)}"), values=values)
+    return plain_table(frame, f"{what}. {_sentence(TEST_RULE)}", values)
 
 
 def _winners(table: Table, study: Study, what: str) -> Table:
@@ -307,8 +306,9 @@ def _winners(table: Table, study: Study, what: str) -> Table:
             "Verdict": verdicts[-1],
         }
         lines.append(line)
-    table = plain_table(pd.DataFrame(lines), f"{what}. {_sentence(WINNER_RULE)}")
-    return replace(table, values=table.values.assign(verdict=verdicts))
+    frame = pd.DataFrame(lines)
+    caption = f"{what}. {_sentence(WINNER_RULE)}"
+    return plain_table(frame, caption, frame.assign(verdict=verdicts))
 
 
 _PLACES = ("dataset", "selection", "replay", "scenario", "memory_size")
@@ -324,22 +324,3 @@ def _places(values: pd.DataFrame, last: str) -> pd.DataFrame:
 
 def _sentence(rule: str) -> str:
     return rule[0].upper() + rule[1:]
-
-
-def side_by_side(study: Study, runs: Runs, out_dir: Path) -> Markdown:
-    """A study over datasets for 09_paper: its table, tests, forest plot and verdicts, all saved."""
-    if not len(runs):
-        return Markdown("*Not run: no rows in the store.*")
-    found = compare(study, runs)
-    shown = [found.table]
-    found.table.save(study.name, "paper", out_dir)
-    if found.welch:
-        found.welch.save(f"{study.name}_welch", "paper", out_dir)
-        style.savefig(figures.forest(found.welch), f"{study.name}_forest", "paper", out_dir)
-        shown.append(found.welch)
-    for kind, table in found.judged().items():
-        table.save(f"{study.name}{kind}", "paper", out_dir)
-        shown += [count_verdicts(table), table]
-    if len(found.cells.frame):
-        style.savefig(figures.ours_vs_paper(found.table), study.name, "paper", out_dir)
-    return Markdown("\n\n".join(p if isinstance(p, str) else p._repr_html_() for p in shown))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from rslib import schedule, search
 from rslib.environment import Environment
-from rslib.schedule import Composition, Path, Schedule
+from rslib.schedule import Composition, Path
 from rslib.store import Store
 from rslib.tree import Node, ScheduleTree
 from rslib.widgets.known import SEARCHES, KnownSchedules, replayed
@@ -58,7 +58,6 @@ class Game:
     def __init__(self, environment: Environment, store: Store | None):
         self.environment, self.n_tasks = environment, environment.n_tasks or 0
         self.node: Node | None = None  # None until task 1 is learned
-        self.steps = 0  # of the current training
         self._store = store  # only its folders are used; the thread opens a store of its own
         self._cancelled = threading.Event()
         self._thread = ThreadPoolExecutor(1, "rslib-play")
@@ -90,10 +89,6 @@ class Game:
         k = self.next_task - 1
         return schedule.counts([1] * k, self.total, self.available[:k])
 
-    def change(self, counts: Sequence[int], changed: int, value: int) -> Composition:
-        k = self.next_task - 1
-        return share_out(counts, changed, value, self.available[:k], self.total)
-
     def train(self, composition: Composition | None = None) -> Future[Node]:
         """Learn the next task with this replay; without a composition, learn task 1."""
         self._cancelled.clear()
@@ -104,15 +99,13 @@ class Game:
         if self._tree is None:
             store = Store(self._store.folder, self._store.shipped) if self._store else None
             self._tree = ScheduleTree(self.environment, store)
-            self._tree.on_step = self._count
-        self.steps = 0
+            self._tree.on_step = self._stop_if_cancelled
         node = self._tree.walk(path)
         self.available = self._tree.available(self.n_tasks - 1)
         self.node = node
         return node
 
-    def _count(self) -> None:
-        self.steps += 1
+    def _stop_if_cancelled(self) -> None:
         if self._cancelled.is_set():
             raise Cancelled
 
@@ -127,11 +120,6 @@ class Game:
         last, t = self.path[-1], self.node.depth
         self.node = Node(self.environment, self.path[:-1], self.node.val[:t], self.node.test[:t])
         return last
-
-    @property
-    def schedule(self) -> Schedule:
-        """The moves so far."""
-        return Schedule(self.path)
 
     # -- the score ---------------------------------------------------------------------------------
 
@@ -157,7 +145,3 @@ class Game:
             *searches,
             Standing("Best known", best, f"the best by test of {len(known)} schedules"),
         ]
-
-    def close(self) -> None:
-        self.cancel()
-        self._thread.shutdown(wait=False, cancel_futures=True)

@@ -29,17 +29,19 @@ def inspect_schedule(what: Result | ScheduleTree | Store | None = None) -> Inspe
     if isinstance(what, ScheduleTree):
         return Inspector(what.store, lambda: KnownSchedules.of(what))
     if isinstance(what, Result):
-        return Inspector(Store(), lambda: _beside(what), what)
+        return Inspector(Store(), lambda: _beside(what))
     if what is None or isinstance(what, Store):
         return Inspector(what or Store())
     raise TypeError(f"inspect_schedule takes a Result, a ScheduleTree or a Store, got {what!r}")
 
 
 def _beside(result: Result) -> KnownSchedules:
-    """The store's schedules of the result's environment, and the result's own if it had no store."""
+    """The store's schedules of the result's environment, and first of all the result's own."""
     environment, store = result.node.environment, Store()
     known = KnownSchedules(environment, store.rows(environment.key), store)
-    known.nodes.setdefault(result.node.path, result.node)
+    known.nodes.setdefault(result.node.path, result.node)  # it may have had no store
+    own = {result.label: result.node.path}
+    known.names = own | known.names | own  # its label is the first name, and means this schedule
     return known
 
 
@@ -49,13 +51,8 @@ class Inspector(panel.Panel):
     `given` reads schedules to list beside the store's; it is called again by Refresh.
     """
 
-    def __init__(
-        self,
-        store: Store | None,
-        given: Callable[[], KnownSchedules] | None = None,
-        result: Result | None = None,
-    ):
-        self._store, self._given, self._result = store, given, result
+    def __init__(self, store: Store | None, given: Callable[[], KnownSchedules] | None = None):
+        self._store, self._given = store, given
         self.known = KnownSchedules(Environment(), {})  # empty, until an environment is chosen
         self.dataset = panel.dropdown("Dataset")
         self.settings = panel.dropdown("Settings")
@@ -105,20 +102,19 @@ class Inspector(panel.Panel):
 
     def _choose(self, place: tuple[Any, Any, Any]) -> None:
         """Show one environment; each list depends on the choice in the list before it."""
-        dataset, settings, seed = place
+        below: Any = self.index.keys  # what is below the choices so far: at last a key
         with self.filling():
-            _refill(self.dataset, self.index.datasets(), dataset)
-            _refill(self.settings, self.index.settings(self._place[0]), settings)
-            _refill(self.seed, self.index.seeds(*self._place[:2]), seed)
-            self.known = self.index.schedules(*self._place)
+            for control, wanted in zip((self.dataset, self.settings, self.seed), place):
+                control.options = sorted(below)
+                control.value = wanted if wanted in below else control.options[0]
+                below = below[control.value]
+            self.known = self.index.schedules(below)
             self._list_schedules()
         self._draw()
 
     def _list_schedules(self) -> None:
-        """Fill both lists; A starts with the result or the first name, B with ETS."""
-        environment, choices = self.known.environment, self.known.choices()
-        if self._result and self._result.node.environment == environment:
-            choices = [(self._result.label, self._result.node.path), *choices]
+        """Fill both lists; A starts with the first name, B with ETS."""
+        choices = self.known.choices()
         for control in (self.left, self.right):
             control.options = choices
         if choices:
@@ -126,7 +122,7 @@ class Inspector(panel.Panel):
             others = [i for i, (_, path) in enumerate(choices) if path != choices[0][1]]
             self.left.index = 0
             self.right.index = labels.index("ETS") if "ETS" in labels else (others or [0])[0]
-        self.task.max = environment.n_tasks or 2
+        self.task.max = self.known.environment.n_tasks or 2
 
     @property
     def nodes(self) -> dict[str, Node]:
@@ -214,9 +210,3 @@ class Inspector(panel.Panel):
         if self._why_empty:
             return pictures.sentence(self._why_empty)
         return pictures.inspection(self.known, self.nodes, self.task.value)
-
-
-def _refill(control, options: list, chosen: object) -> None:
-    """Replace the options; the first is chosen if `chosen` is not an option."""
-    control.options = options
-    control.value = chosen if chosen in options else options[0]

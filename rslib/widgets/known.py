@@ -145,7 +145,7 @@ class StoreIndex:
 
     def __init__(self, store: Store | None, given: KnownSchedules | None = None):
         self.store, self._given = store, given
-        self._keys: dict[str, dict[str, dict[int, str]]] = {}  # by dataset, settings and seed
+        self.keys: dict[str, dict[str, dict[int, str]]] = {}  # by dataset, settings and seed
         self._specs = store.environments() if store else {}
         self.start: tuple[str, str, int] | None = None
         n_rows = store.sizes()[0] if store else {}
@@ -162,24 +162,14 @@ class StoreIndex:
 
     def _add(self, environment: Environment, key: str) -> tuple[str, str, int]:
         title, settings, seed = environment.preset.title, environment.settings, environment.seed
-        by_settings = self._keys.setdefault(title, {})
+        by_settings = self.keys.setdefault(title, {})
         while by_settings.get(settings, {}).get(seed, key) != key:
             settings += ", other data, protocol or torch"  # what else a key is made of
         by_settings.setdefault(settings, {})[seed] = key
         return title, settings, seed
 
-    def datasets(self) -> list[str]:
-        return sorted(self._keys)
-
-    def settings(self, dataset: str) -> list[str]:
-        return sorted(self._keys[dataset])
-
-    def seeds(self, dataset: str, settings: str) -> list[int]:
-        return sorted(self._keys[dataset][settings])
-
-    def schedules(self, dataset: str, settings: str, seed: int) -> KnownSchedules:
+    def schedules(self, key: str) -> KnownSchedules:
         """Read the evaluated schedules of one environment."""
-        key = self._keys[dataset][settings][seed]
         if self._given is not None and key == self._given.environment.key:
             return self._given
         assert self.store

@@ -12,7 +12,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from PIL import Image
 
 from rslib.schedule import Path, Schedule
 from rslib.show import style
@@ -177,12 +176,11 @@ def as_html(figure: Figure, alt: str) -> str:
 def images_as_html(images: np.ndarray, alt: str) -> str:
     """Embed the first samples in a row, pixels kept square and sharp."""
     shown = images[:IMAGES]  # (n, channels, height, width), in [0, 1]
-    if shown.shape[1] not in (1, 3):
-        shown = shown[:, :1]
+    if shown.shape[1] != 3:
+        shown = shown[:, :1].repeat(3, axis=1)  # grey
     row = np.concatenate([np.pad(x, ((0, 0), (1, 1), (1, 1)), constant_values=1) for x in shown], 2)
-    pixels = np.ascontiguousarray((255 * row.clip(0, 1)).astype(np.uint8).transpose(1, 2, 0))
     out = io.BytesIO()
-    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(out, "PNG")
+    plt.imsave(out, row.clip(0, 1).transpose(1, 2, 0))
     more = f" and {len(images) - IMAGES} more" if len(images) > IMAGES else ""
     css = "height:34px;max-width:100%;image-rendering:pixelated;vertical-align:middle"
     return _img(out.getvalue(), alt, css) + more

@@ -12,10 +12,11 @@ from ipywidgets import Layout, Textarea, VBox
 from matplotlib.figure import Figure
 
 from rslib.environment import Environment
+from rslib.schedule import Schedule
 from rslib.store import Store
 from rslib.tree import ScheduleTree
 from rslib.widgets import panel, pictures
-from rslib.widgets.game import Cancelled, Game, Standing
+from rslib.widgets.game import Cancelled, Game, Standing, share_out
 
 _FIRST = "Learning task 1 …"
 
@@ -74,9 +75,9 @@ class Player(panel.Panel):
         self._start(self.game.train(), _FIRST, self._trained, patience=2)
 
     @property
-    def schedule(self):
-        """Your moves so far, as a `Schedule`."""
-        return self.game.schedule
+    def schedule(self) -> Schedule:
+        """Your moves so far."""
+        return Schedule(self.game.path)
 
     # -- jobs of the game's thread -----------------------------------------------------------------
 
@@ -143,10 +144,12 @@ class Player(panel.Panel):
 
     def _moved(self, event: dict) -> None:
         """Change the other shares after one was moved, so that the sum stays."""
-        before = list(self.composition)
+        before, game = list(self.composition), self.game
         changed = self.shares.index(event["owner"])
         before[changed] = event["old"]
-        self._set(self.game.change(before, changed, event["new"]))
+        self._set(
+            share_out(before, changed, event["new"], game.available[: len(before)], game.total)
+        )
 
     # -- what is shown -----------------------------------------------------------------------------
 

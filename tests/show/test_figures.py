@@ -5,11 +5,14 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
+from types import SimpleNamespace
 
 import matplotlib as mpl
 import matplotlib.image
 import matplotlib.pyplot
+import nbformat
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,6 +21,7 @@ from matplotlib.collections import EllipseCollection
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
+from rslib.files import REPOSITORY
 from rslib.schedule import Schedule, counts, sample_action
 from rslib.show import figures, published, schedules, style, tables
 
@@ -65,11 +69,25 @@ def selections(**kwargs) -> pd.DataFrame:
     return frame[~bounds]
 
 
+def table_1(frame: pd.DataFrame):
+    """Draw Table 1 as a picture: the cells of notebook 04 that do it, on these rows."""
+    notebook = nbformat.read(REPOSITORY / "notebooks" / "04_memory_selection.ipynb", as_version=4)
+    found = [c.source for c in notebook.cells if c.id in ("04-15", "04-bounds")]
+    table = tables.summary_table(frame, ("selection", "label"), paper_table="memory_selection")
+    with tempfile.TemporaryDirectory() as folder:
+        namespace = dict(rows=frame, table=table, np=np, style=style, tables=tables)
+        namespace["study"] = SimpleNamespace(name="memory_selection")
+        namespace["p"] = SimpleNamespace(title="Split MNIST", name="mnist", out_dir=folder)
+        for source in found:
+            exec(source, namespace)
+    return namespace["figure"]
+
+
 FIGURES = {
     "bubbles, 5 tasks": lambda: schedules.bubble(schedule(5)),
     "bubbles, 20 tasks": lambda: schedules.bubble(schedule(20), title="MCTS"),
     "panels, 5 tasks": lambda: schedules.accuracy_and_bubbles(
-        {"Fine-tuning": (matrix(5), None), "ETS": (matrix(5), Schedule.ets(5, 10))}
+        {"Fine-tuning": (matrix(5), Schedule.ets(5, 0)), "ETS": (matrix(5), Schedule.ets(5, 10))}
     ),
     "panels, 10 tasks": lambda: schedules.accuracy_and_bubbles(
         {n: (matrix(10), schedule(10)) for n in ("Fine-tuning", "ETS", "MCTS")}
@@ -77,12 +95,8 @@ FIGURES = {
     "panels, 20 tasks": lambda: schedules.accuracy_and_bubbles(
         {n: (matrix(20), schedule(20)) for n in ("Fine-tuning", "ETS", "MCTS")}
     ),
-    "settings": lambda: figures.acc_by_setting(selections(), "selection", "memory_selection"),
-    "settings, one seed, two datasets": lambda: figures.acc_by_setting(
-        selections(seeds=1, datasets=("mnist", "digits"), labels=("ETS", "MCTS")),
-        "selection",
-        "memory_selection",
-    ),
+    "selections": lambda: table_1(selections()),
+    "selections, one seed": lambda: table_1(selections(seeds=1, labels=("ETS", "MCTS"))),
     "ours and paper": lambda: figures.ours_vs_paper(with_paper(datasets=("mnist", "notmnist"))),
     "forest": lambda: figures.forest(compared_by_seed(datasets=("mnist", "notmnist"))),
     "forest, no paper": lambda: figures.forest(compared_by_seed(datasets=("digits",))),
@@ -158,12 +172,12 @@ def test_bubble_areas_are_shares_of_the_memory():
     )
 
 
-def test_acc_by_setting_draws_seeds_means_deviations_and_the_papers_value():
+def test_table_1_draws_seeds_means_deviations_and_the_papers_value():
     """Else a mark is not its cell of Table 1, or stands over the wrong setting."""
     frame = selections(labels=("MCTS", "ETS", "Joint", "BFS"))
     lost = (frame["label"] == "ETS") & (frame["selection"] == "mof")
     frame.loc[lost, "acc"] = NAN  # did not converge: no mark
-    ax = figures.acc_by_setting(frame, "selection", "memory_selection").axes[0]
+    ax = table_1(frame).axes[0]
     settings = [t.get_text() for t in ax.get_xticklabels()]
     assert settings == ["Uniform", "k-means", "k-center", "MoF"]
     ours, theirs = [], []
@@ -229,8 +243,7 @@ def test_bounds_of_fewer_seeds_say_so():
     """Broken: BFS on two seeds is drawn as if it were a mean over five."""
     frame = selections()
     few = frame[~((frame["label"] == "BFS") & (frame["seed"] > 2))]
-    fig = figures.acc_by_setting(few, "selection", "memory_selection")
-    said = [t.get_text() for t in fig.legends[0].get_texts()]
+    said = [t.get_text() for t in table_1(few).legends[0].get_texts()]
     assert "BFS (2 of 5 seeds)" in said and "Joint" in said
 
 
@@ -332,7 +345,8 @@ frame = pd.DataFrame([
          label=l, acc=0.9 + s / 100, bwt=-0.1, converged=True, rollouts=100, subset=None)
     for m in (2, 10) for s in (1, 2) for l in ("ETS", "MCTS", "my rule")])
 out = sys.argv[1]
-style.savefig(figures.acc_by_setting(frame, "selection", "memory_selection"), "settings", "mnist", out)
+tests = tables.welch_table(frame, ["ETS"], ["dataset", "memory_size"])
+style.savefig(figures.forest(tests), "forest", "mnist", out)
 style.savefig(schedules.bubble(Schedule.ets(4, 8)), "bubbles", "mnist", out)
 tables.summary_table(frame, ["memory_size", "label"]).save("main", "mnist", out)
 """
@@ -343,7 +357,9 @@ def test_two_processes_write_the_same_bytes(tmp_path):
     command = [sys.executable, "-W", "error", "-c", TWICE]
     runs = [
         subprocess.Popen(
-            [*command, str(tmp_path / seed)], env=os.environ | {"PYTHONHASHSEED": seed}, cwd=_root()
+            [*command, str(tmp_path / seed)],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            cwd=REPOSITORY,
         )
         for seed in ("1", "2")
     ]
@@ -356,10 +372,6 @@ def test_two_processes_write_the_same_bytes(tmp_path):
     for name, content in files[0].items():
         assert content == files[1][name], name
         assert b"Date" not in content
-
-
-def _root() -> str:
-    return str(figures.__file__).rsplit("/rslib/", 1)[0]
 
 
 def test_savefig_writes_vector_text_at_printed_size(tmp_path):

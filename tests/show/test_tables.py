@@ -199,6 +199,8 @@ def test_welch_table_says_why_there_is_no_test():
     table = tables.welch_table(rows({"MCTS": [0.9, 0.8], "ETS": [0.7]}))
     assert table.frame[tables.WELCH, "why n/a"].tolist() == ["not run", "one seed", "not run"]
     assert table.frame[tables.WELCH, "t"].tolist() == ["n/a"] * 3
+    bounds = tables.welch_table(rows({"Joint": [0.9, 0.8]}))  # a grid that has just begun
+    assert bounds.frame[tables.WELCH, "why n/a"].tolist() == ["not run"] * 3
 
 
 def test_groups_stay_together_however_rows_come():

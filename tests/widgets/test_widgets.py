@@ -198,15 +198,12 @@ def test_the_index_keeps_environments_apart():
     for changes in (dict(seed=1), dict(seed=2), dict(seed=1, epochs=2), dict(selection="mof")):
         run_policy(ScheduleTree(small(**THREE | changes), store), "ets")
     index = StoreIndex(store)
-    (dataset,) = index.datasets()
-    assert len(index.settings(dataset)) == 3  # uniform, uniform with other epochs, mof
-    keys = {
-        index.schedules(dataset, settings, seed).environment.key
-        for settings in index.settings(dataset)
-        for seed in index.seeds(dataset, settings)
-    }
+    (by_settings,) = index.keys.values()
+    assert len(by_settings) == 3  # uniform, uniform with other epochs, mof
+    keys = {key for by_seed in by_settings.values() for key in by_seed.values()}
     assert keys == set(store.environments())
-    assert sum("epochs=2" in settings for settings in index.settings(dataset)) == 1
+    assert all(index.schedules(key).environment.key == key for key in keys)
+    assert sum("epochs=2" in settings for settings in by_settings) == 1
 
 
 def test_rows_of_another_torch_are_one_line_for_all_seeds(monkeypatch):
@@ -217,11 +214,10 @@ def test_rows_of_another_torch_are_one_line_for_all_seeds(monkeypatch):
     monkeypatch.setattr("torch.__version__", "0.0.1")
     for seed in (1, 2):
         run_policy(ScheduleTree(small(**THREE, seed=seed), store), "ets")
-    index = StoreIndex(store)
-    (dataset,) = index.datasets()
+    (by_settings,) = StoreIndex(store).keys.values()
     settings = small(**THREE).settings
-    assert index.settings(dataset) == [settings, f"{settings}, other data, protocol or torch"]
-    assert all(index.seeds(dataset, each) == [1, 2] for each in index.settings(dataset))
+    assert set(by_settings) == {settings, f"{settings}, other data, protocol or torch"}
+    assert all(set(seeds) == {1, 2} for seeds in by_settings.values())
 
 
 def test_the_first_thing_shown_is_what_most_is_known_of(tmp_path):
@@ -349,8 +345,8 @@ def moved(game: Game, *path) -> None:
 def test_a_game_is_a_walk_in_the_tree():
     game = Game(small(), Store())
     moved(game, (10,), (3, 7), (0, 0, 10), (1, 2, 3, 4))
-    assert game.over and game.schedule == Schedule([(10,), (3, 7), (0, 0, 10), (1, 2, 3, 4)])
-    expected = ScheduleTree(small()).walk(game.schedule)
+    assert game.over and game.path == ((10,), (3, 7), (0, 0, 10), (1, 2, 3, 4))
+    expected = ScheduleTree(small()).walk(game.path)
     assert np.array_equal(game.node.test, expected.test)
     standings = {s.name: s for s in game.standings().result(BOUND)}
     assert standings["You"].node.acc == expected.acc
@@ -361,7 +357,6 @@ def test_a_game_is_a_walk_in_the_tree():
         assert f"rslib.{label.lower()}(tree, 20)" in standings[label].note
     best = max(expected.acc, standings["ETS"].node.acc)
     assert standings["Best known"].node.acc == best
-    game.close()
 
 
 def test_a_game_is_scored_against_both_searches():
@@ -375,7 +370,6 @@ def test_a_game_is_scored_against_both_searches():
         known = replayed(ScheduleTree(small(**THREE), Store()), result.policy)
         assert standings[label].node.path == known.node.path and known.reward >= result.reward
         assert standings[label].note.endswith(f"{len(known.rewards)} rollouts")
-    game.close()
 
 
 def test_moves_are_taken_back_and_known_ones_train_nothing():
@@ -385,13 +379,13 @@ def test_moves_are_taken_back_and_known_ones_train_nothing():
     assert game.node.test.shape == (3, 5)
     game.train((7, 3)).result(BOUND)
     game.back()
+    trained = game._tree.trained
     node = game.train((3, 7)).result(BOUND)
-    assert game.steps == 0  # nothing was trained for it
+    assert game._tree.trained == trained  # nothing was trained for it
     assert np.array_equal(node.test, ScheduleTree(small()).walk(((10,), (3, 7))).test)
     with pytest.raises(ScheduleError, match="room for 10"):
         game.train((9, 9, 9)).result(BOUND)
     assert game.path == ((10,), (3, 7))
-    game.close()
 
 
 def test_a_cancelled_training_leaves_no_trace_and_can_be_done_again():
@@ -399,18 +393,16 @@ def test_a_cancelled_training_leaves_no_trace_and_can_be_done_again():
     moved(game)
     job = game.train((10,))
     end = time.monotonic() + BOUND
-    while game.steps < 3 and time.monotonic() < end:
+    while not job.running() and time.monotonic() < end:
         time.sleep(0.001)
     game.cancel()
     with pytest.raises(Cancelled):
         job.result(BOUND)
     assert game.path == () and "10" not in Store().rows(game.environment.key)
-    game.close()
     again = Game(small(epochs=2, first_epochs=1), Store())
     moved(again)
     again.cancel()  # with nothing going on: the next training is not stopped by it
     assert again.train((10,)).result(BOUND).depth == 2
-    again.close()
 
 
 def finish(panel) -> None:
@@ -443,7 +435,6 @@ def test_playing_with_the_controls():
     assert panel.train.disabled and not panel.back.disabled
     panel.back.click()
     assert panel.composition == (6, 4) and panel.score.value == ""  # ready to be tried otherwise
-    panel.game.close()
 
 
 def test_training_does_not_hold_up_the_page():
@@ -455,7 +446,6 @@ def test_training_does_not_hold_up_the_page():
     panel.cancel.click()
     finish(panel)
     assert "Stopped" in panel.message.value and not panel.train.disabled
-    panel.game.close()
 
 
 # -- inspecting ------------------------------------------------------------------------------------
@@ -603,9 +593,7 @@ def panel(request):
     }[request.param](tree)
     if request.param == "play":
         finish(made)
-    yield made
-    if request.param == "play":
-        made.game.close()
+    return made
 
 
 def test_the_figure_stands_beside_the_widget(panel):

@@ -41,6 +41,8 @@ _LARGE = ("permutedmnist", "cifar100", "miniimagenet")  # 10 and 20 tasks
 # In the tiny-memory table these keep one sample per class of every past task: no fixed M.
 _INCREMENTAL = ("A-GEM", "ER-Ring", "Uniform")
 
+Row = Mapping[str, Any] | pd.Series  # of results
+
 
 class Published(NamedTuple):
     mean_percent: float
@@ -89,18 +91,14 @@ def dataset_name(name: str) -> str:
     return DATASETS.get(dataset_key(name)) or presets.preset(str(name)).title
 
 
-def counterpart(
-    row: Mapping[str, Any] | pd.Series, table: str, method: str, metric: str
-) -> Published | None:
+def counterpart(row: Row, table: str, method: str, metric: str) -> Published | None:
     """Look up the published value of the cell that a result row belongs to, or None."""
     if not _same_setting(row, table, method):
         return None
     return published(table, row["dataset"], _group(row, table, method), method, metric)
 
 
-def counterpart_test(
-    row: Mapping[str, Any] | pd.Series, table: str, ours: str, other: str
-) -> tuple[float, float] | None:
+def counterpart_test(row: Row, table: str, ours: str, other: str) -> tuple[float, float] | None:
     """Look up the published (t, p) of `ours` against `other` for a result row of `ours`, or None."""
     if not _same_setting(row, table, ours):
         return None
@@ -108,7 +106,7 @@ def counterpart_test(
     return _tests_by_key().get(place)
 
 
-def _same_setting(row: Mapping[str, Any] | pd.Series, table: str, method: str) -> bool:
+def _same_setting(row: Row, table: str, method: str) -> bool:
     dataset = dataset_key(row["dataset"])
     scenario = "domain" if dataset == "permutedmnist" else "task"
     if not row.get("trained_as_preset", True):  # `-p epochs 1` and the like: another experiment
@@ -126,7 +124,7 @@ def _memory_size(table: str, dataset: str, method: str) -> int | None:
     return 100 if dataset in _LARGE else 10
 
 
-def _group(row: Mapping[str, Any] | pd.Series, table: str, method: str) -> str:
+def _group(row: Row, table: str, method: str) -> str:
     """The group of the paper's table that a row belongs to, "" in tables without groups."""
     if table == "memory_selection":
         return "Offline" if method == "Joint" else SELECTIONS.get(row["selection"], "")
