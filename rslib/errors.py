@@ -11,5 +11,9 @@ class UserError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
 
+class BadValue(UserError, ValueError):
+    """An argument that is not allowed."""
+
+
 class Interrupted(UserError, KeyboardInterrupt):
     """A run that was interrupted; a notebook stops here instead of showing half of its results."""

@@ -18,13 +18,15 @@ import functools
 import hashlib
 import importlib
 import sys
+import sysconfig
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
 from rslib.errors import UserError
 
+_STDLIB = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
 _HEAP_TYPE = 1 << 9  # the flag of classes that Python code has made
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
 # What Python's own objects are made of. A code object's file and line numbers do not count.
@@ -49,11 +51,11 @@ class NoFingerprint(RegistryError):
     """Something whose changes cannot be noticed."""
 
 
-class Registry(dict[str, Any]):
+class Registry(MutableMapping[str, Any]):
     """Entries by name. Built-in entries stay as they are; your own may be replaced by another."""
 
     def __init__(self, kind: str, built_in: Mapping[str, Any] = {}):
-        super().__init__(built_in)
+        self._entries = dict(built_in)
         self.kind = kind
         self.built_in = frozenset(built_in)
         self._versions: dict[str, str] = {}
@@ -79,10 +81,26 @@ class Registry(dict[str, Any]):
         if name in self.built_in:
             raise RegistryError(f"{self.kind} {name!r} is built in: register yours by another name")
         self._versions.pop(name, None)
-        super().__setitem__(name, entry)
+        self._entries[name] = entry
 
-    def __missing__(self, name: str) -> Any:
-        raise RegistryError(f"{self.kind} must be one of {', '.join(self)}, got {name!r}")
+    def __getitem__(self, name: str) -> Any:
+        if name not in self:
+            raise RegistryError(f"{self.kind} must be one of {', '.join(self)}, got {name!r}")
+        return self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __delitem__(self, name: str) -> None:
+        if name in self.built_in:
+            raise RegistryError(f"{self.kind} {name!r} is built in and stays")
+        del self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
     def fingerprint(self, name: str) -> str | None:
         """The version or the fingerprint of your own entry as it is now; None of a built-in one."""
@@ -129,6 +147,8 @@ def _hash(value: Any, known: dict[int, str], around: list[Any]) -> str:
     around: what is being hashed; a function may refer to itself.
     """
     kind = type(value)
+    if kind is bytes and len(value) > 4096:  # weights, say: their repr would take seconds
+        return hashlib.sha256(value).hexdigest()
     if kind in _PLAIN:
         return _sha([kind.__name__, repr(value)])
     for depth, other in enumerate(around):
@@ -166,7 +186,9 @@ def _parts(value: Any) -> Iterator[Any]:
             if name != "_abc_impl" and (callable(item) or not name.startswith("__")):
                 yield from (name, item)
     elif isinstance(value, types.ModuleType):
-        yield value.__name__  # what a function takes from it is among the function's parts
+        # The user's own. What a function takes from a global one is all that counts of it there.
+        yield value.__name__
+        yield from ((n, v) for n, v in sorted(vars(value).items()) if not n.startswith("__"))
     elif hasattr(value, "__wrapped__"):  # such as functools.cache
         yield value.__wrapped__
     else:
@@ -183,20 +205,23 @@ def _globals_of(function: types.FunctionType) -> Iterator[Any]:
         except (ImportError, ValueError):
             raise NoFingerprint(f"it imports {name!r}, which is not found") from None
     for name, item in sorted(used.items()):
-        yield from (name, item)
-        modules = [item]
-        while modules:
-            module = modules.pop()
-            if isinstance(module, types.ModuleType) and not _installed(module):
-                taken = [vars(module)[n] for n in mentioned if n in vars(module)]
-                yield from taken
-                modules += taken
+        yield name
+        items = [item]
+        while items:
+            item = items.pop()
+            taken = []
+            if isinstance(item, types.ModuleType) and not _installed(item):
+                taken = [vars(item)[n] for n in mentioned if n in vars(item)]
+            if not taken:
+                yield item
+            items += taken
 
 
 @functools.lru_cache(maxsize=1000)
 def _names(code: types.CodeType) -> tuple[list[str], list[str], list[str]]:
     """The names of globals read, of modules imported, and all names; inner functions included."""
     read, imported, mentioned = set(), set(), set(code.co_names)
+    mentioned |= {c for c in code.co_consts if isinstance(c, str)}  # of getattr(module, "name")
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and not step.argval.startswith("__"):
             read.add(step.argval)
@@ -228,15 +253,17 @@ def _installed(value: Any) -> tuple[str, str] | None:
         module = getattr(value, "__module__", None)
     else:
         return None  # a value, or made by a function: what it was made with counts
-    if not isinstance(module, str):
-        return "compiled", ""
+    written = isinstance(value, types.FunctionType) or getattr(value, "__flags__", 0) & _HEAP_TYPE
+    if not isinstance(module, str):  # compiled, or the user's by exec without a __name__
+        return None if written else ("compiled", "")
     top = module.partition(".")[0]
     package = sys.modules.get(top)
-    folders = {*Path(getattr(package, "__file__", None) or "").parts}
-    written = isinstance(value, types.FunctionType) or getattr(value, "__flags__", 0) & _HEAP_TYPE
+    file = getattr(package, "__file__", None) or _STDLIB[0]  # built into Python
     if top in ("__main__", "__mp_main__") or (top == "builtins" and written):
         return None  # the user's, whichever program runs it, or by exec without a __name__
-    if top in ("rslib", *sys.stdlib_module_names) or folders & {"site-packages", "dist-packages"}:
+    # A user's profile.py is not Python's, although it has its name.
+    stdlib = top in sys.stdlib_module_names and file.startswith(_STDLIB)
+    if top == "rslib" or stdlib or {*Path(file).parts} & {"site-packages", "dist-packages"}:
         return module, str(getattr(package, "__version__", ""))
     return None
 
