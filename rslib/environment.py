@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from rslib import data, presets
-from rslib.errors import UserError
+from rslib.errors import BadValue, UserError
 from rslib.memory import OVER_ALL_CLASSES, SELECTIONS
 from rslib.methods import METHODS
 from rslib.models import NETWORKS
@@ -109,7 +109,7 @@ class Environment:
             ("network", NETWORKS),
         ):
             if getattr(self, name) not in allowed:
-                raise ValueError(
+                raise BadValue(
                     f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}"
                 )
         lowest = dict(seed=0, class_order_seed=0, memory_size=0, n_tasks=2, hidden=1)
@@ -119,16 +119,14 @@ class Environment:
             if name == "samples_per_class" and value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(
-                    f"{name} must be a whole number of at least {least}, got {value!r}"
-                )
+                raise BadValue(f"{name} must be a whole number of at least {least}, got {value!r}")
         if self.scenario == "class" and self.selection in OVER_ALL_CLASSES:
-            raise ValueError(
+            raise BadValue(
                 f"selection {self.selection!r} may miss a class, and Class-IL keeps one sample of each: "
                 "choose another selection"
             )
         if not isinstance(self.lr, int | float) or not 0 < self.lr < float("inf"):
-            raise ValueError(f"lr must be a positive number, got {self.lr!r}")
+            raise BadValue(f"lr must be a positive number, got {self.lr!r}")
         METHODS[self.method](**self.arguments)  # raises on an unknown or bad argument
 
     # -- what the rest of the library uses ---------------------------------------------------------
@@ -150,6 +148,10 @@ class Environment:
     def load(self) -> data.Dataset:
         """Load the data for training, fetching the files if they are not on this machine."""
         dataset = data.load(self.dataset)
+        if self.__dict__.setdefault("_loaded", dataset.fingerprint) != dataset.fingerprint:
+            raise data.DataError(
+                f"{self.dataset} has changed since this environment read it. Make the Environment anew"
+            )
         if self.recorded_facts and self.recorded_facts.fingerprint != dataset.fingerprint:
             raise data.DataError(
                 f"the {self.dataset} that has just been fetched is not what the shipped results "
@@ -220,8 +222,11 @@ class Environment:
         """
         chosen = (METHODS, self.method), (NETWORKS, str(self.network)), (SELECTIONS, self.selection)
         own = {r.kind: r.fingerprint(name) for r, name in chosen if name not in r.built_in}
-        text = self._settings_key + json.dumps(own, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:20] if own else self._settings_key
+        kind = device().type
+        if kind not in self._keys:
+            self._keys[kind] = self._hash(torch.__version__.partition("+")[0])
+        text = self._keys[kind] + json.dumps(own, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:20] if own else self._keys[kind]
 
     @property
     def recorded_key(self) -> str:
@@ -229,8 +234,9 @@ class Environment:
         return self._hash(RECORDED_WITH)
 
     @functools.cached_property
-    def _settings_key(self) -> str:
-        return self._hash(torch.__version__.partition("+")[0])
+    def _keys(self) -> dict[str, str]:
+        """The hashes of all settings, by the kind of device, which a notebook may change."""
+        return {}
 
     def _hash(self, torch_version: str) -> str:
         """`setting` is left out: it only chose defaults, and those are listed themselves."""

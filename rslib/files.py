@@ -15,6 +15,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from rslib.errors import BadValue
+
 # The checkout; of an installed package, site-packages.
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -53,7 +55,7 @@ def journal() -> str | None:
     """`$RSLIB_JOURNAL`: "delete" for a store on a network drive, "wal"; None: as the store has it."""
     given = os.environ.get("RSLIB_JOURNAL") or None
     if given not in (None, "wal", "delete"):
-        raise ValueError(f"RSLIB_JOURNAL must be wal or delete, got {given!r}")
+        raise BadValue(f"RSLIB_JOURNAL must be wal or delete, got {given!r}")
     return given
 
 
@@ -63,7 +65,7 @@ def snapshot_limit() -> int:
     try:
         return int(float(given) * 2**30)
     except (ValueError, OverflowError):
-        raise ValueError(f"RSLIB_CHECKPOINT_GB must be a number, got {given!r}") from None
+        raise BadValue(f"RSLIB_CHECKPOINT_GB must be a number, got {given!r}") from None
 
 
 def results() -> Path:
@@ -90,7 +92,7 @@ def artefact(out_dir: str | Path, kind: str, dataset: str, name: str) -> Path:
     own = Path(dataset).name.removesuffix(".npz")
     folder, file = (re.sub(r"[^A-Za-z0-9._+-]+", "-", s) for s in (own, name))
     if not folder.strip(".-") or not Path(file).stem.strip(".-"):
-        raise ValueError(f"dataset and name must name a file, got {dataset!r} and {name!r}")
+        raise BadValue(f"dataset and name must name a file, got {dataset!r} and {name!r}")
     return Path(out_dir) / kind / folder / file
 
 

@@ -17,6 +17,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from rslib.errors import BadValue
 from rslib.registry import Registry, RegistryError
 
 
@@ -61,7 +62,7 @@ def build(
     """Build an untrained network for inputs of this shape."""
     make_trunk, built_in = NETWORKS[network], network in NETWORKS.built_in
     if built_in and network != "mlp" and len(input_shape) != 3:
-        raise ValueError(f"{network} needs images (channels, height, width), got {input_shape}")
+        raise BadValue(f"{network} needs images (channels, height, width), got {input_shape}")
     with torch.random.fork_rng(devices=[]):
         if not built_in:
             torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))

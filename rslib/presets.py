@@ -13,6 +13,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from rslib.errors import BadValue
+
 if TYPE_CHECKING:
     from rslib.data import Dataset
 
@@ -130,7 +132,7 @@ def fitted(found: Preset, dataset: Dataset, n_tasks: int | None = None) -> Prese
 def preset(dataset: str, setting: str = "mcts") -> Preset:
     """The settings for a dataset: as in the search ("mcts") or in policy learning ("rl")."""
     if setting not in ("mcts", "rl"):
-        raise ValueError(f"setting must be 'mcts' or 'rl', got {setting!r}")
+        raise BadValue(f"setting must be 'mcts' or 'rl', got {setting!r}")
     found = (PAPER | EMBEDDED).get(dataset)
     if found is None:  # a user's: its name, not its path, is what captions and headers carry
         return replace(
@@ -223,7 +225,7 @@ _ANY_TAU = {"task": 0.95, "class": 0.5, "ets+heur": 0.97}
 def tau(dataset: str, kind: str = "task") -> float:
     """The paper's threshold of Heur-GD ("task", "class") or ETS+Heur-GD ("ets+heur")."""
     if kind not in TAU:
-        raise ValueError(f"kind of threshold must be one of {', '.join(TAU)}, got {kind!r}")
+        raise BadValue(f"kind of threshold must be one of {', '.join(TAU)}, got {kind!r}")
     return TAU[kind][dataset][0] if dataset in TAU[kind] else _ANY_TAU[kind]
 
 
@@ -270,7 +272,7 @@ def agent_settings(
     """Look up the number of training environments of "dqn" or "a2c", and its arguments that differ
     from the defaults. Datasets that the paper did not use take MNIST's."""
     if experiment not in EXPERIMENTS:
-        raise ValueError(f"experiment must be one of {', '.join(EXPERIMENTS)}, got {experiment!r}")
+        raise BadValue(f"experiment must be one of {', '.join(EXPERIMENTS)}, got {experiment!r}")
     if profile == "quick":
         return QUICK_TRAIN, dict(QUICK_DQN if agent == "dqn" else QUICK_A2C)
     table = DQN if agent == "dqn" else A2C
@@ -317,7 +319,7 @@ def training_datasets(experiment: str, dataset: str) -> tuple[str, ...]:
     if experiment == "new_task_order":
         return (dataset,)
     if dataset not in TRAIN_DATASETS:
-        raise ValueError(
+        raise BadValue(
             f"New Dataset on {dataset!r} has no datasets to train on; it is available for "
             f"{', '.join(TRAIN_DATASETS)}. New Task Order needs none: experiment=new_task_order"
         )

@@ -91,6 +91,9 @@ class Registry(MutableMapping[str, Any]):
     def __contains__(self, name: object) -> bool:
         return name in self._entries
 
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._entries.get(name, default)
+
     def __delitem__(self, name: str) -> None:
         if name in self.built_in:
             raise RegistryError(f"{self.kind} {name!r} is built in and stays")

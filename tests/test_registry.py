@@ -364,7 +364,7 @@ def test_own_selections_that_look_at_the_network_are_made_anew_on_every_path():
         assert torch.equal(*pools) == same, name
 
 
-@pytest.mark.parametrize("wrong", [[0, 0], [0], [0, 10**6], [0, -1]])
+@pytest.mark.parametrize("wrong", [[0, 0], [0], [0, 10**6], [0, -1], None, [0.0, 1.0]])
 def test_a_selection_that_returns_nonsense_is_refused(wrong):
     """Broken: a sample is replayed twice, or another class's."""
     memory.register("wrong")(lambda candidates, n: wrong)

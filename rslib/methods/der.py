@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rslib.errors import BadValue
 from rslib.methods.er import Batch, Method
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class DER(Method):
     def __init__(self, alpha: float = 0.2, optimizer: str = "adam", lr: float | None = None):
         super().__init__(optimizer, lr)
         if not alpha >= 0:
-            raise ValueError(f"alpha must not be negative, got {alpha!r}")
+            raise BadValue(f"alpha must not be negative, got {alpha!r}")
         self.alpha = alpha
         self.stored: list[Tensor] = []  # per task: (pool, classes then) logits by pool position
         # (M, classes now) for the memory's rows, made when a task begins
@@ -90,5 +91,5 @@ class DERpp(DER):
     ):
         super().__init__(alpha, optimizer, lr)
         if not beta >= 0:
-            raise ValueError(f"beta must not be negative, got {beta!r}")
+            raise BadValue(f"beta must not be negative, got {beta!r}")
         self.beta = beta

@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rslib.errors import BadValue
+
 if TYPE_CHECKING:
     from rslib.learner import Learner
     from rslib.memory import Memory
@@ -46,7 +48,7 @@ class Method:
 
     def __init__(self, optimizer: str = "adam", lr: float | None = None):
         if optimizer not in ("adam", "sgd"):
-            raise ValueError(f"optimizer must be adam or sgd, got {optimizer!r}")
+            raise BadValue(f"optimizer must be adam or sgd, got {optimizer!r}")
         self.optimizer, self.lr = optimizer, lr
         self.memory: Memory | None = None
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from rslib.errors import BadValue
 from rslib.memory import interleave
 from rslib.methods.er import Batch, Method
 
@@ -31,7 +32,7 @@ class ERRing(Method):
     def begin(self, learner: Learner, memory: Memory) -> None:
         super().begin(learner, memory)
         if learner.environment.selection != "uniform":
-            raise ValueError(
+            raise BadValue(
                 "ER-Ring selects its samples by their place in the stream. "
                 f"Set selection='uniform', not {learner.environment.selection!r}"
             )

@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
+from rslib.errors import BadValue
 from rslib.methods.er import Batch, Method
 from rslib.seeding import permutation, torch_rng
 
@@ -54,11 +55,11 @@ class HAL(Method):
         super().__init__(optimizer, lr)
         for name, value in (("strength", strength), ("embedding", embedding)):
             if not value >= 0:
-                raise ValueError(f"{name} must not be negative, got {value!r}")
+                raise BadValue(f"{name} must not be negative, got {value!r}")
         if not 0 <= decay < 1:
-            raise ValueError(f"decay must be at least 0 and below 1, got {decay!r}")
+            raise BadValue(f"decay must be at least 0 and below 1, got {decay!r}")
         if not anchor_steps >= 0:
-            raise ValueError(f"anchor_steps must not be negative, got {anchor_steps!r}")
+            raise BadValue(f"anchor_steps must not be negative, got {anchor_steps!r}")
         self.strength, self.embedding = strength, embedding
         self.decay, self.anchor_steps = decay, anchor_steps
         self.anchors: list[Tensor] = []  # per past task: (classes, ...) inputs

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from rslib.errors import BadValue
 from rslib.methods.er import Batch, Method
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class MER(Method):
         super().__init__(optimizer, lr)
         for name, value in (("gamma", gamma), ("beta", beta)):
             if not 0 < value <= 1:
-                raise ValueError(f"{name} must be above 0 and at most 1, got {value!r}")
+                raise BadValue(f"{name} must be above 0 and at most 1, got {value!r}")
         self.gamma, self.beta = gamma, beta
         self.batch_start: list[Tensor] = []  # the weights before the batch
         self.chunk_start: list[Tensor] = []  # the weights before the chunk

@@ -24,12 +24,14 @@ import sqlite3
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rslib import files
+from rslib.errors import UserError
 from rslib.store.rows import (
     Facts,
     ResultsError,
@@ -72,7 +74,7 @@ CREATE TRIGGER dropped AFTER DELETE ON snapshots BEGIN UPDATE total SET bytes = 
 """
 
 
-class StoreError(RuntimeError):
+class StoreError(UserError, RuntimeError):
     """A store that cannot be used; the message names its file."""
 
 
@@ -86,16 +88,15 @@ class Store:
             shipped = files.results()
         self.shipped = Path(shipped).absolute() if shipped is not None else None
         self.file, self.snapshots = self.folder / "rows.sqlite", self.folder / "checkpoints"
-        self.snapshots.mkdir(parents=True, exist_ok=True)
         with self._named_errors():
+            self.snapshots.mkdir(parents=True, exist_ok=True)
             self._db = _connect(self.file, self.snapshots)
         if self._version() < SCHEMA:
             self._take_over()
-        if self._version() > SCHEMA:
-            raise StoreError(
-                f"{self.file} was written by a newer rslib (schema {self._version()}; this program has "
-                f"{SCHEMA}): update rslib, or set RSLIB_STORE to another folder"
-            )
+        if not _begun(
+            self.file
+        ).exists():  # only now: a process may be killed before the tables exist
+            files.write_atomically(_begun(self.file), b"rows.sqlite has been made\n")
         # By key: a results file, the environment in its first line, its rows.
         self._shipped: dict[str, tuple[Path | None, dict[str, Any], dict[str, Row]]] = {}
 
@@ -159,8 +160,10 @@ class Store:
     def _named_errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.OperationalError as error:  # locked, full, not allowed
-            raise StoreError(f"{self.file} cannot be used: {error}") from error
+        except (sqlite3.OperationalError, OSError) as error:  # locked, full, not allowed
+            raise StoreError(
+                f"{self.file} cannot be used: {error}. RSLIB_STORE names another folder"
+            ) from error
         except sqlite3.DatabaseError as error:
             raise StoreError(
                 f"{self.file} is damaged ({error}): put a copy of it back, or delete {self.folder} to "
@@ -174,10 +177,12 @@ class Store:
 
         Shipped rows of another environment than `spec`, where it is given, are not used.
         """
-        return {**self.shipped_rows(key, spec), **self._sound(key)}
+        shipped, own = self.shipped_rows(key, spec), self._sound(key)
+        return own | {p: row for p, row in shipped.items() if p not in own or _unverified(own[p])}
 
     def row(self, key: str, path: str) -> Row | None:
-        return self._sound(key, path).get(path) or self.shipped_rows(key).get(path)
+        own, shipped = self._sound(key, path).get(path), self.shipped_rows(key).get(path)
+        return own if own and not (shipped and _unverified(own)) else shipped
 
     def _sound(self, key: str, path: str | None = None) -> dict[str, Row]:
         rows, wrong = self._own(key, path)
@@ -200,7 +205,9 @@ class Store:
         ):
             try:
                 row = _row(*cells)
-                if digest in (UNVERIFIED, row.digest(key, place)):
+                if digest == UNVERIFIED:
+                    rows[place] = replace(row, code=UNVERIFIED)
+                elif digest == row.digest(key, place):
                     rows[place] = row
                 else:
                     wrong[place] = "is not what was written: its digest differs"
@@ -399,7 +406,7 @@ class Store:
             before = self.checkpoint_bytes()
             self._keep_within(db, limit)
             known = {self._snapshot_file(*r) for r in self._read("SELECT key, path FROM snapshots")}
-            for file in set(self.snapshots.iterdir()) - known:
+            for file in set(self.snapshots.glob("*.snapshot*")) - known:
                 with contextlib.suppress(
                     FileNotFoundError
                 ):  # a temporary name may go at any moment
@@ -441,13 +448,33 @@ def _connect(file: Path, snapshots: Path) -> sqlite3.Connection:
             f"{file} is empty or gone, but snapshots or rows in {wal.name} are left: put a copy of it "
             f"back, or delete {file.parent} to begin anew"
         )
+    if new and _begun(file).exists():
+        raise StoreError(
+            f"{file} is empty or gone, but has held results: put a copy of it back, or delete "
+            f"{_begun(file)} to begin anew"
+        )
     db = sqlite3.connect(file, timeout=60, isolation_level=None)
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version > SCHEMA:
+        raise StoreError(
+            f"{file} was written by a newer rslib (schema {version}; this program has {SCHEMA}): "
+            "update rslib, or set RSLIB_STORE to another folder"
+        )
     # A damaged letter must not hide the other rows; the digest sees it.
     db.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
     mode = files.journal() or ("wal" if new else None)
     (mode,) = db.execute(f"PRAGMA journal_mode{f' = {mode}' if mode else ''}").fetchone()
     db.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
     return db
+
+
+def _begun(file: Path) -> Path:
+    """A note that the database has been made, so that one cut to nothing is not taken for a new one."""
+    return file.with_name(".begun")
+
+
+def _unverified(row: Row) -> bool:
+    return row.code == UNVERIFIED
 
 
 def _owner(key: str, path: str) -> str:

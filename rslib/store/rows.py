@@ -260,7 +260,10 @@ def _facts_in(folder: Path, dataset: str, changed: int) -> dict[str, Facts]:
 
 def _parts(file: Path) -> tuple[dict[str, Any], bytes]:
     """The first line of a results file, and the bytes below it."""
-    line, _, rows = file.read_bytes().partition(b"\n")
+    try:
+        line, _, rows = file.read_bytes().partition(b"\n")
+    except OSError as error:  # a folder, a link to nothing
+        raise ResultsError(f"{file} cannot be read: {error.strerror}") from None
     try:
         head = json.loads(line.removeprefix(b"# "))
         newer = head.get("schema", SCHEMA) > SCHEMA

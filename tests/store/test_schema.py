@@ -1,5 +1,6 @@
 """The database's schema number: stores of before, newer ones, older programs; and how it is written."""
 
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -14,10 +15,12 @@ from small_environment import small
 from tree_workers import bits, outcome, put_rows, start
 
 from rslib.store import SCHEMA, Store, StoreError, __main__
+from rslib.store.rows import Facts, as_csv, file_text, read_first_line, read_rows
 from rslib.tree import ScheduleTree
 
 BEFORE = Path(__file__).with_name("before")  # written by the code before the schema had a number
 SMALLEST = dict(hidden=2, n_tasks=2)
+FACTS = Facts("digits", "0" * 16, 10, "embedded", None)
 
 # What that code did to open a store and to write into it.
 OLD_TABLES = (
@@ -104,12 +107,52 @@ def test_unverified_rows_are_used_and_those_that_cannot_be_are_named(before):
     assert tree.trained and again.n_unverified() == 3 and again.check() == []
 
 
-def test_a_newer_store_is_refused_in_words(tmp_path):
+def test_rows_without_a_digest_are_marked_wherever_they_go(before, tmp_path):
+    """Broken: an export makes rows that nobody has checked look checked; or they hide shipped ones."""
+    store = take_over(before)
+    (key,) = store.environments()
+    file = store.export(key, tmp_path / "results", FACTS)
+    assert {row.code for row in read_rows(file).values()} == {"unverified"}
+    verified = {path: replace(row, code="rslib 1") for path, row in store.rows(key).items()}
+    spec, _ = read_first_line(file)
+    file.write_text(file_text(spec, FACTS, as_csv(verified)))
+    above = Store(before, shipped=tmp_path / "results")
+    assert {row.code for row in above.rows(key).values()} == {"rslib 1"}
+    assert above.row(key, "10").code == "rslib 1"
+
+
+def test_a_newer_store_is_refused_in_words(tmp_path, monkeypatch):
     """Broken: this program writes rows that a newer one cannot tell from its own."""
     store = Store(tmp_path, shipped=None)
     store._db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    store.close()
+    before = store.file.read_bytes()
+    monkeypatch.setenv("RSLIB_JOURNAL", "delete")
     with pytest.raises(StoreError, match=r"written by a newer rslib.*update rslib"):
         Store(tmp_path, shipped=None)
+    assert store.file.read_bytes() == before
+
+
+def test_a_database_cut_to_nothing_is_not_a_new_one(tmp_path):
+    """Broken: all results are gone and nothing is said; or a process that was killed before it made
+    its tables leaves a folder that cannot be used."""
+    (tmp_path / "rows.sqlite").write_bytes(b"")
+    Store(tmp_path, shipped=None).close()
+    (tmp_path / "rows.sqlite").write_bytes(b"")
+    with pytest.raises(StoreError, match="empty or gone, but has held results"):
+        Store(tmp_path, shipped=None)
+    (tmp_path / ".begun").unlink()
+    assert Store(tmp_path, shipped=None).sizes() == ({}, {})
+
+
+def test_a_folder_that_is_none_is_one_line_in_a_notebook(tmp_path):
+    """Broken: RSLIB_STORE on a file is fifty lines of our code."""
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(
+        StoreError, match=r"cannot be used: .*RSLIB_STORE names another folder"
+    ) as e:
+        Store(tmp_path / "file", shipped=None)
+    assert len(e.value._render_traceback_()) == 1
 
 
 @pytest.mark.parametrize("kind", ["new", "taken over", "taken over while it is open"])
@@ -146,9 +189,12 @@ def test_nothing_outside_the_folder_is_deleted(before, tmp_path):
     store = take_over(before)
     store.save_checkpoint("../../k", {"n_tasks": 2}, "../../thesis.tex", {"x": torch.zeros(1)})
     assert [f.parent for f in store.snapshots.iterdir()] == [store.snapshots]
+    own_model = store.snapshots / "my_model.ckpt"  # the store is in a project's folder
+    own_model.write_text("mine")
+    os.utime(own_model, (0, 0))
     store.prune()
     store.forget("../../k")
-    assert mine.read_text() == "mine" and list(store.snapshots.iterdir()) == []
+    assert mine.read_text() == "mine" and list(store.snapshots.iterdir()) == [own_model]
     columns = {
         row[1] for t in ("rows", "snapshots") for row in store._read(f"PRAGMA table_info({t})")
     }

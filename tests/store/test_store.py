@@ -234,14 +234,14 @@ def test_prune_drops_snapshots_and_strays_but_no_row(copy):
     """And not the young file of another process that is on its way to its row."""
     expected = copy.rows(small().key)
     folder = copy.folder / "checkpoints"
-    (folder / "young.pt").write_bytes(b"x")
-    (folder / ".torn.pt.1.2").write_bytes(b"x")
-    os.utime(folder / ".torn.pt.1.2", (0, 0))
+    (folder / "young.snapshot").write_bytes(b"x")
+    (folder / ".torn.snapshot.1.2").write_bytes(b"x")
+    os.utime(folder / ".torn.snapshot.1.2", (0, 0))
     total = copy.checkpoint_bytes()
     assert total > 0 and copy.prune(total) == 0
-    assert (folder / "young.pt").exists() and not (folder / ".torn.pt.1.2").exists()
+    assert (folder / "young.snapshot").exists() and not (folder / ".torn.snapshot.1.2").exists()
     assert copy.prune() == total and copy.checkpoint_bytes() == 0
-    assert [f.name for f in folder.iterdir()] == ["young.pt"]
+    assert [f.name for f in folder.iterdir()] == ["young.snapshot"]
     assert copy.rows(small().key).keys() == expected.keys()
     tree = ScheduleTree(small(), copy)
     assert mcts(tree, 4).trained == 0
