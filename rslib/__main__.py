@@ -31,8 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return store(words[1:])
     if command == "propose":
         return propose(words[1:])
-    print(__doc__, file=sys.stdout if command in ("-h", "--help") else sys.stderr)
-    return 0 if command in ("-h", "--help") else 2
+    if command in ("-h", "--help"):
+        print(__doc__)
+        return 0
+    print(__doc__, file=sys.stderr)
+    if command:
+        print(f"rslib has no command {command!r}", file=sys.stderr)
+    return 2
 
 
 def propose(arguments: Sequence[str]) -> int:

@@ -48,7 +48,7 @@ def cache() -> Path:
 def store() -> Path:
     """`$RSLIB_STORE`, else the cache folder: results outlive a checkout."""
     given = os.environ.get("RSLIB_STORE")
-    return Path(given).expanduser() if given else cache()
+    return _expanded(given) if given else cache()
 
 
 def journal() -> str | None:
@@ -81,7 +81,14 @@ def downloads() -> Path:
 def data_roots() -> list[Path]:
     """The folders in `$RSLIB_DATA`, in their order."""
     listed = os.environ.get("RSLIB_DATA", "").split(os.pathsep)
-    return [Path(folder).expanduser() for folder in listed if folder]
+    return [_expanded(folder) for folder in listed if folder]
+
+
+def _expanded(folder: str) -> Path:
+    try:
+        return Path(folder).expanduser()
+    except RuntimeError:
+        raise BadValue(f"{folder!r} begins with the name of no user here") from None
 
 
 def artefact(out_dir: str | Path, kind: str, dataset: str, name: str) -> Path:

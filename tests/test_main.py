@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
+from rslib import Store, data
 from rslib.__main__ import main
+from rslib.errors import UserError
 
 
 def test_propose_prints_the_counts(tmp_path, capsys):
@@ -47,3 +49,18 @@ def test_data_and_store_are_commands_too(tmp_path):
         )
         assert done.returncode == 0 and expected in done.stdout, done
     assert main([]) == 2 and main(["--help"]) == 0
+
+
+def test_an_unknown_command_is_named(capsys):
+    """Broken: `rslib sotre` prints a page of help and not what was wrong."""
+    assert main(["sotre"]) == 2
+    assert capsys.readouterr().err.endswith("rslib has no command 'sotre'\n")
+
+
+def test_a_folder_of_no_user_is_one_line(monkeypatch):
+    """Broken: RSLIB_STORE=~nobody/x, mistyped, is thirty lines of Python's own code."""
+    monkeypatch.setenv("RSLIB_STORE", "~no-such-user/x")
+    with pytest.raises(UserError, match="no user here"):
+        Store()
+    with pytest.raises(UserError, match="no path that this system can open"):
+        data.load("~no-such-user/x.npz")

@@ -90,12 +90,14 @@ def load(name_or_path: str | Path, download: bool = True) -> Dataset:
             path = Path(text).expanduser().resolve()
             exists = path.is_dir() or (path.suffix.lower() == ".npz" and path.is_file())
             stats = [file.stat() for file in (*path.glob("*.npz"), path)] if exists else []
-        except (OSError, ValueError) as error:  # too long, or with a NUL
+        except (OSError, ValueError, RuntimeError) as error:  # too long, with a NUL, of no user
             raise DataError(
                 f"{text[:80]!r} is no path that this system can open ({error})"
             ) from None
         if not exists:
-            raise DataError(f"{text}: no such .npz file and no such folder of .npz files exists")
+            raise DataError(
+                f"{text[:80]}: no such .npz file and no such folder of .npz files exists"
+            )
         return _read_npz(path, tuple((stat.st_mtime_ns, stat.st_size) for stat in stats))
     name = _known(text)
     if name in SAME_ARRAYS:

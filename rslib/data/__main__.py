@@ -1,4 +1,4 @@
-"""`python -m rslib.data`: every dataset and where it is; `... get mnist` fetches one."""
+"""`rslib data`: every dataset and where it is; `... get mnist` fetches one."""
 
 import argparse
 import sys
@@ -29,7 +29,7 @@ def _row(name: str) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m rslib.data", description="List every dataset, or fetch some."
+        prog="rslib data", description="List every dataset, or fetch some."
     )
     commands = parser.add_subparsers(dest="command")
     getter = commands.add_parser("get", help="fetch datasets into data/")
