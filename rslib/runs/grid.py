@@ -32,7 +32,7 @@ from rslib.errors import Interrupted, UserError
 from rslib.learner import Learner
 from rslib.memory import fill
 from rslib.runs.speculation import kept_tree, share
-from rslib.runs.workers import Processes, WithRegistered, executor_for, finished, n_workers
+from rslib.runs.workers import WithRegistered, executor_for, finished, n_workers
 from rslib.schedule import n_actions
 from rslib.store import Store
 from rslib.tree import NotTrained, ScheduleTree, nbytes
@@ -200,10 +200,8 @@ def run(
                     reason = "".join(traceback.format_exception_only(error)).strip()
                     failed.append((cells[jobs[job]], reason))
         except KeyboardInterrupt:
-            for job in jobs:
+            for job in jobs:  # the pool ends its own processes, another's only loses what is pending
                 job.cancel()
-            if executor is None and isinstance(pool, Processes):
-                pool.stop()
             raise Interrupted(
                 f"{len(rows)} of {len(cells)} cells are done and kept. Run this again to go on"
             ) from None

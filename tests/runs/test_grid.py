@@ -333,6 +333,45 @@ def test_interrupting_processes_does_not_wait_for_them(tmp_path):
     assert "1 of 2 cells are done and kept" in out and "kept ['ets']" in out
 
 
+ENDLESS = """
+    import pathlib, signal, sys, time
+    from rslib.runs import workers
+
+    def work(name):
+        pathlib.Path(sys.argv[1], name).touch()
+        time.sleep(10**6)
+
+    if __name__ == "__main__":
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            workers.in_processes(work, [("a",), ("b",), ("c",)], 2, "trees")
+        except workers.Interrupted as stopped:
+            print(stopped)
+"""
+
+
+@pytest.mark.slow
+def test_interrupting_jobs_ends_their_processes(tmp_path):
+    """Broken: notebook 07 answers the stop button when all its trees and policies are trained."""
+    script = tmp_path / "jobs.py"
+    script.write_text(textwrap.dedent(ENDLESS))
+    command = [sys.executable, str(script), str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        for _ in range(600):
+            if (tmp_path / "a").exists() and (tmp_path / "b").exists():
+                break
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.2)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert "what was done is kept" in out and process.returncode == 0
+    assert not (tmp_path / "c").exists()  # what was waiting for a process has not begun
+
+
 def test_a_worker_that_dies_costs_only_its_own_job(tmp_path):
     """Broken: one process that runs out of memory loses the eleven jobs beside and behind it."""
     with workers.Processes(2) as pool:
