@@ -160,9 +160,9 @@ def run(
     rows: dict[int, dict[str, Any]] = {}  # by the number of their cell
     for i, cell in enumerate(cells):
         # Looked up here: starting a worker takes longer. A cell in trouble is left to the workers,
-        # which report it with its parameters.
+        # which report it with its parameters; if nothing is trained, it raises here.
         start = time.perf_counter()
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception if train else NotTrained):
             rows[i] = row(cell, runs[cell]) | {"seconds": time.perf_counter() - start}
     if not train:
         if not rows:
@@ -200,7 +200,9 @@ def run(
                     reason = "".join(traceback.format_exception_only(error)).strip()
                     failed.append((cells[jobs[job]], reason))
         except KeyboardInterrupt:
-            for job in jobs:  # the pool ends its own processes, another's only loses what is pending
+            for (
+                job
+            ) in jobs:  # the pool ends its own processes, another's only loses what is pending
                 job.cancel()
             raise Interrupted(
                 f"{len(rows)} of {len(cells)} cells are done and kept. Run this again to go on"
