@@ -228,6 +228,8 @@ def run_cell(cell: Cell, store: Store) -> dict[str, Any]:
 def row(cell: Cell, result: search.Result) -> dict[str, Any]:
     """The columns that tables and figures take; accuracies as fractions."""
     environment = cell.environment
+    trained = {name: getattr(environment, name) for name in ("n_tasks", "network", "epochs")}
+    changed = {k: v for k, v in trained.items() if v != getattr(environment.preset, k)}
     return {
         "dataset": environment.dataset,
         "scenario": environment.scenario,
@@ -238,10 +240,7 @@ def row(cell: Cell, result: search.Result) -> dict[str, Any]:
         "n_tasks": environment.n_tasks,
         "seed": environment.seed,
         "class_order_seed": environment.class_order_seed,
-        "trained_as_preset": all(
-            getattr(environment, name) == getattr(environment.preset, name)
-            for name in ("n_tasks", "network", "epochs")
-        ),
+        "changed": ", ".join(f"{name} = {value}" for name, value in changed.items()),
         "policy": cell.policy,
         "label": cell.label or ("Joint" if environment.method == "joint" else result.label),
         "rollouts": len(result.rewards) if cell.policy in search.SEARCHES else float("nan"),

@@ -20,6 +20,7 @@ import rslib
 from rslib import environment as environment_module
 from rslib import search, widgets
 from rslib.complete_tree import load_tables
+from rslib.environment import Environment
 from rslib.errors import UserError
 from rslib.policies import Policy, Rule
 from rslib.runs import grid, studies, workers
@@ -85,6 +86,15 @@ def test_rows_are_those_of_each_cell_run_alone(serial):
         assert found.schedule == alone.schedule.to_json()
     assert rows.rollouts.dropna().tolist() == [4.0] * 6
     assert set(rows.label) == {"Fine-tuning", "ETS", "Random", "Heur-GD", "MCTS", "Random-best"}
+
+
+def test_a_row_says_what_is_not_the_presets(serial):
+    """Broken: a table of `-p network wide` or `-p epochs 1` has the caption of the preset's."""
+    result = lookup(CELLS[:1], serial[1])[CELLS[0]]
+    two = Cell(small(network="convnet", n_tasks=2), "none")
+    assert grid.row(CELLS[0], result)["changed"] == "epochs = 1"
+    assert grid.row(two, result)["changed"] == "n_tasks = 2, network = convnet, epochs = 1"
+    assert grid.row(Cell(Environment("digits"), "none"), result)["changed"] == ""
 
 
 def test_a_second_run_trains_nothing(serial):
