@@ -16,6 +16,7 @@ a trained network is a `learned.LearnedPolicy`, made by `dqn` or `a2c`.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,12 +72,12 @@ class Policy:
         name = str(policy).partition(":")[0]
         if isinstance(policy, str) and name in POLICIES:
             return _named(policy)
-        if Path(policy).is_file():
+        if os.path.isfile(policy):  # Path's raises if the name is too long
             from rslib.policies.learned import LearnedPolicy  # here: rules need no torch
 
             return LearnedPolicy.from_file(policy)
         raise BadValue(
-            f"unknown policy {str(policy)!r}: neither a file nor one of the rules "
+            f"unknown policy {str(policy)[:80]!r}: neither a file nor one of the rules "
             + ", ".join(sorted(POLICIES))
         )
 

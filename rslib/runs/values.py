@@ -96,7 +96,7 @@ def names(name: str, value: Any) -> tuple[str, ...]:
 def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     """Check one of several words."""
     if value not in allowed:
-        raise ParameterError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+        raise ParameterError(f"{name} must be one of {', '.join(allowed)}, got {str(value)[:80]!r}")
     return value
 
 
