@@ -357,7 +357,8 @@ def _refuse_unknown(
 
 def dataset_names(value: Any) -> list[str] | None:
     """A check for `extra`: datasets in one string, or None for every dataset with stored rows."""
-    return None if value is None else [_dataset(name) for name in str(value).split()]
+    names = values.words(value)
+    return names and [_dataset(name) for name in names]
 
 
 def _dataset(value: Any) -> str:

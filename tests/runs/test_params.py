@@ -141,6 +141,11 @@ def test_running_all_again_does_not_mistake_variables_for_parameters():
     check(namespace, "04")
     namespace["sizes"] = [8, 24]
     assert check(namespace, "04").dataset == "digits"
+    extra = {"tables": values.words, "datasets": params.dataset_names}
+    lists = PARAMETERS | {"tables": "a.csv b.csv", "datasets": "digits glyphs"}
+    for _ in range(2):  # the check's own cell alone, run twice
+        check(lists, "07", extra)
+        assert lists["tables"] == ["a.csv", "b.csv"] and lists["datasets"] == ["digits", "glyphs"]
 
 
 def test_a_users_file_is_a_dataset(tmp_path):
