@@ -5,9 +5,9 @@ action space raises. Its rows are in breadth-first order, so all complete trees 
 `TreeShape` and a node is a row number; `stack` turns trees into the arrays that DQN and A2C use.
 
 On disk a row of the CSV is the network after k tasks, given the k-1 actions so far (the layout of the
-authors' released environments). A file of ours ends with a line that holds a digest of the others; the
-authors' files have none. `load_tables` refuses a damaged file and names the row; `complete` trains what
-a live tree lacks.
+authors' released environments). A file of ours ends with a line that holds M where it is not the
+authors' 10, and one with a digest of the others. `load_tables` refuses a damaged file and names the row;
+`complete` trains what a live tree lacks.
 """
 
 from __future__ import annotations
@@ -27,10 +27,14 @@ from typing import Any
 import numpy as np
 
 from rslib import files, schedule
-from rslib.errors import UserError
+from rslib.errors import BadValue, UserError
 from rslib.tree import Node, NotTrained, ScheduleTree
 
 DIGEST = b"# sha256 "  # begins the last line of a table that we have written
+SIZE = b"# memory_size "  # begins the line before it
+RELEASED_SIZE = 10  # M of the authors' trees, whose files do not say it
+# Accuracies shrink about fivefold: an archive that grows more, to more than this, is taken for a bomb.
+MAX_RATIO, HARMLESS_BYTES, MAX_BYTES = 20, 1 << 26, 1 << 31
 MAX_NODES = 5_000_000  # a tree of 7 tasks would have 61 million rows per environment
 
 
@@ -68,10 +72,10 @@ class TreeShape:
 @lru_cache
 def tree_shape(n_tasks: int) -> TreeShape:
     if n_tasks < 2:
-        raise ValueError(f"an environment needs at least 2 tasks to schedule, got {n_tasks}")
+        raise BadValue(f"an environment needs at least 2 tasks to schedule, got {n_tasks}")
     widths = [schedule.n_schedules(depth) for depth in range(1, n_tasks + 1)]
     if sum(widths) > MAX_NODES:
-        raise ValueError(
+        raise BadValue(
             f"{n_tasks} tasks have {widths[-1]:,} schedules, too many to train them all: use a live tree"
         )
     first = [0, *np.cumsum(widths).tolist()]
@@ -107,7 +111,7 @@ class CompleteTree:
     seed: int
     val: np.ndarray = field(repr=False)  # (rows, T) validation accuracies, 0 for unseen tasks
     test: np.ndarray = field(repr=False)  # (rows, T)
-    memory_size: int = 10  # the layout does not carry it; the released trees have 10
+    memory_size: int = RELEASED_SIZE
 
     @property
     def n_tasks(self) -> int:
@@ -230,9 +234,12 @@ def columns(n_tasks: int) -> list[str]:
     )
 
 
-def load_tables(path: str | Path, memory_size: int = 10) -> list[CompleteTree]:
-    """The environments in a CSV (plain or .gz), sorted by (dataset, seed); refused if damaged."""
-    (header, *lines), as_written = _read(Path(path))
+def load_tables(path: str | Path, memory_size: int = RELEASED_SIZE) -> list[CompleteTree]:
+    """The environments in a CSV (plain or .gz), sorted by (dataset, seed); refused if damaged.
+
+    memory_size: M of a file that does not say it.
+    """
+    (header, *lines), said, as_written = _read(Path(path))
     n_tasks = sum(name.startswith("val_acc_") for name in header)
     if n_tasks < 2 or header != columns(n_tasks):
         raise TableError(f"{path}: line 1: the columns are not those of an environment table")
@@ -260,24 +267,30 @@ def load_tables(path: str | Path, memory_size: int = 10) -> list[CompleteTree]:
             )
         accuracies = numbers[order, 1 + n_tasks :]
         val, test = accuracies[:, :n_tasks].copy(), accuracies[:, n_tasks:].copy()
-        tables.append(CompleteTree(str(name), int(seed), val, test, memory_size))
+        tables.append(CompleteTree(str(name), int(seed), val, test, said or memory_size))
     if not as_written:  # last, because the checks of rows say where
         raise TableError(f"{path} is not what was written: its digest differs")
     return tables
 
 
-def _read(path: Path) -> tuple[list[list[str]], bool]:
-    """The lines of a table, and whether they are those that its digest, if it has one, was made of."""
+def _read(path: Path) -> tuple[list[list[str]], int, bool]:
+    """The lines of a table, M (0: not said), and whether its digest, if it has one, is of these."""
     if not path.exists():
-        raise FileNotFoundError(f"no environment table at {path}")
+        raise TableError(f"no environment table at {path}")
     try:
+        limit = min(max(HARMLESS_BYTES, MAX_RATIO * path.stat().st_size), MAX_BYTES)
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            text, mark, digest = file.read().partition(DIGEST)
-        lines = list(csv.reader(io.StringIO(text.decode())))
-    except (EOFError, OSError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+            text = file.read(limit + 1)
+        if len(text) > limit:
+            raise ValueError(f"it unpacks to more than the {limit} bytes allowed")
+        text, mark, digest = text.partition(DIGEST)
+        rows, _, size = text.partition(SIZE)
+        lines = list(csv.reader(io.StringIO(rows.decode())))
+        said = int(size or 0)
+    except (EOFError, OSError, zlib.error, ValueError, csv.Error) as error:
         raise TableError(f"{path}: cannot be read to its end: {error}") from None
     as_written = not mark or digest == f"{sha256(text).hexdigest()}\n".encode()
-    return lines or [[]], as_written
+    return lines or [[]], said, as_written
 
 
 def _numbers(lines: list[list[str]], header: list[str], path: str | Path) -> np.ndarray:
@@ -350,8 +363,9 @@ def save_tables(tables: Iterable[CompleteTree], path: str | Path) -> Path:
     if not tables:
         raise ValueError("no tables to save")
     n_tasks = tables[0].n_tasks
-    if any(t.n_tasks != n_tasks for t in tables):
-        raise ValueError("the tables of one file need the same number of tasks")
+    M = tables[0].memory_size
+    if any((t.n_tasks, t.memory_size) != (n_tasks, M) for t in tables):
+        raise ValueError("the tables of one file need the same number of tasks and the same M")
     if len({(t.dataset, t.seed) for t in tables}) < len(tables):
         raise ValueError("two tables of the same dataset and seed")
     shape = tree_shape(n_tasks)
@@ -367,6 +381,7 @@ def save_tables(tables: Iterable[CompleteTree], path: str | Path) -> Path:
             for key, row in zip(keys, accuracies.tolist(), strict=True)
         ]
     content = ("\n".join(lines) + "\n").encode()
+    content += SIZE + f"{M}\n".encode() if M != RELEASED_SIZE else b""
     content += DIGEST + f"{sha256(content).hexdigest()}\n".encode()
     if path.suffix == ".gz":
         content = gzip.compress(content, mtime=0)  # no date: a rebuilt table is byte-identical

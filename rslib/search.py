@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from tqdm.auto import tqdm
 
 from rslib.complete_tree import CompleteTree
+from rslib.errors import BadValue
 from rslib.gaussian_process import expected_improvement
 from rslib.policies import Policy
 from rslib.schedule import (
@@ -155,7 +156,7 @@ class Budget:
     def __init__(self, iterations: int | None, trainings: int | None):
         for name, value in (("iterations", iterations), ("trainings", trainings)):
             if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+                raise BadValue(f"{name} must be at least 1, got {value}")
         self.rollouts = 100 if iterations is None and trainings is None else iterations
         self.trainings = trainings
         self.visited: set[Path] = set()
@@ -220,7 +221,9 @@ def bfs(tree: Tree, progress: bool = False) -> Result:
     """
     n_leaves = n_schedules(tree.n_tasks)
     if n_leaves > 200_000:
-        raise ValueError(f"BFS would train {n_leaves:,} schedules for {tree.n_tasks} tasks")
+        raise BadValue(
+            f"BFS would train {n_leaves:,} schedules for {tree.n_tasks} tasks. Use rslib.mcts(tree)"
+        )
     before, paths = tree.trained, _all_schedules(tree)
     nodes = [tree.walk(path) for path in tqdm(paths, "BFS", disable=not progress)]
     return _best("bfs", "BFS", nodes, tree.trained - before)

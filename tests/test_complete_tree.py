@@ -2,12 +2,13 @@
 
 import gzip
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from synthetic import synthetic_table
 
-from rslib import schedule
+from rslib import complete_tree, schedule
 from rslib.complete_tree import (
     TableError,
     complete,
@@ -112,12 +113,36 @@ def test_round_trip(tmp_path, n_tasks, suffix):
     """Broken: a saved table would not be the table."""
     tables = [synthetic_table(n_tasks, seed) for seed in (3, 0, 11)]
     path = save_tables(tables, tmp_path / f"t{suffix}")
-    back = load_tables(path, memory_size=7)
-    assert [t.seed for t in back] == [0, 3, 11] and back[0].memory_size == 7
+    back = load_tables(path)
+    assert [t.seed for t in back] == [0, 3, 11] and back[0].memory_size == 10
     for table in tables:
         twin = next(t for t in back if t.seed == table.seed)
         assert np.array_equal(twin.val, table.val) and np.array_equal(twin.test, table.test)
     assert save_tables(back, tmp_path / f"again{suffix}").read_bytes() == path.read_bytes()
+
+
+def test_a_file_says_its_memory_size(tmp_path):
+    """Broken: trees of M = 50, as `make environments` builds for permuteddigits, are read as M = 10;
+    or the authors' files, which do not say M, can no longer be read."""
+    path = save_tables([replace(synthetic_table(3), memory_size=50)], tmp_path / "t.csv")
+    text = path.read_text()
+    assert load_tables(path)[0].memory_size == load_tables(path, 7)[0].memory_size == 50
+    path.write_text(text.replace("memory_size 50", "memory_size 51"))
+    with pytest.raises(TableError, match="not what was written"):
+        load_tables(path)
+    path.write_text(text[: text.index("# memory_size")])
+    assert [load_tables(path, *M)[0].memory_size for M in ((), (7,))] == [10, 7]
+
+
+def test_a_small_file_does_not_fill_the_memory(tmp_path, monkeypatch):
+    """Broken: 7 MB of a .csv.gz that somebody sent take 9 GB."""
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(gzip.compress(b"0" * 100_000))
+    monkeypatch.setattr(complete_tree, "HARMLESS_BYTES", 10_000)
+    with pytest.raises(TableError, match="unpacks to more than the 10000 bytes allowed"):
+        load_tables(path)
+    save_tables([synthetic_table(5)], path)  # grows to more than that, but not twentyfold
+    assert len(gzip.decompress(path.read_bytes())) > 10_000 and load_tables(path)
 
 
 def test_rows_may_come_in_any_order(tmp_path):
@@ -130,7 +155,9 @@ def test_rows_may_come_in_any_order(tmp_path):
 
 def test_saving_refuses_what_cannot_be_read_back(tmp_path):
     """Broken: one file could hold two sizes, or one environment twice."""
-    for tables in ([], [synthetic_table(3), synthetic_table(4)], [synthetic_table(3)] * 2):
+    other_size = replace(synthetic_table(3, 1), memory_size=7)
+    mixed = [[synthetic_table(3), other] for other in (synthetic_table(4), other_size)]
+    for tables in ([], *mixed, [synthetic_table(3)] * 2):
         with pytest.raises(ValueError):
             save_tables(tables, tmp_path / "t.csv")
 
@@ -214,7 +241,7 @@ def test_files_that_are_no_tables(tmp_path):
     empty.touch()
     with pytest.raises(TableError, match="line 1"):
         load_tables(empty)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(TableError, match="no environment table at"):
         load_tables(tmp_path / "nothing.csv")
 
 

@@ -1,6 +1,7 @@
 """The notebooks: conventions by reading them, results by running every one through papermill."""
 
 import ast
+import dis
 import re
 from collections import Counter
 from pathlib import Path
@@ -81,7 +82,8 @@ def test_all_notebooks_are_there():
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda n: n.stem[:2])
 def test_conventions(notebook):
-    """Broken: outputs in git, a cell of many ideas, or parameters that papermill cannot set."""
+    """Broken: outputs in git, a cell of many ideas, parameters that papermill cannot set, or a variable
+    of the notebook's own that the check, run a second time, takes for a parameter."""
     node = nbformat.read(notebook, as_version=4)
     cells = code_cells(notebook)
     nbformat.validate(node)
@@ -96,6 +98,9 @@ def test_conventions(notebook):
         assert not cell.outputs and cell.execution_count is None
         assert len(cell.source.splitlines()) <= 30
         assert not any(isinstance(n, ast.ClassDef) for n in ast.walk(ast.parse(cell.source)))
+    steps = [s for c in cells[1:] for s in dis.get_instructions(compile(c.source, "", "exec"))]
+    own = {step.argval for step in steps if step.opname == "STORE_NAME"}
+    assert not own & set(re.findall(r"^\w+", tagged[0].source, re.MULTILINE))
     words = [c for c in node.cells if c.cell_type == "markdown"]
     assert words[0].source.startswith(f"# {notebook.stem[:2]} · ")
     text = " ".join(c.source for c in words)

@@ -30,10 +30,10 @@ def main(arguments: list[str] | None = None) -> None:
     places = [(given.dataset, seed) for seed in given.seeds]
     trained = train_trees(places, Store(given.store), given.n_tasks, given.workers).complete
     save_tables(trained.values(), given.out)
-    M = trained[places[0]].memory_size
-    trees = load_tables(given.out, M)  # read again: a damaged file raises here, not in a training
+    trees = load_tables(given.out)  # read again: a damaged file raises here, not in a training
     names = ", ".join(f"{tree.dataset} {tree.seed}" for tree in trees)
-    print(f"{given.out}: {len(trees)} environments of {trees[0].n_tasks} tasks, M = {M}: {names}")
+    size = f"{trees[0].n_tasks} tasks, M = {trees[0].memory_size}"
+    print(f"{given.out}: {len(trees)} environments of {size}: {names}")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ a trained network is a `learned.LearnedPolicy`, made by `dqn` or `a2c`.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from rslib import schedule
+from rslib.errors import BadValue
 from rslib.registry import Registry
 
 History = Sequence[Sequence[float]] | np.ndarray
@@ -70,12 +72,12 @@ class Policy:
         name = str(policy).partition(":")[0]
         if isinstance(policy, str) and name in POLICIES:
             return _named(policy)
-        if Path(policy).is_file():
+        if os.path.isfile(policy):  # Path's raises if the name is too long
             from rslib.policies.learned import LearnedPolicy  # here: rules need no torch
 
             return LearnedPolicy.from_file(policy)
-        raise ValueError(
-            f"unknown policy {str(policy)!r}: neither a file nor one of the rules "
+        raise BadValue(
+            f"unknown policy {str(policy)[:80]!r}: neither a file nor one of the rules "
             + ", ".join(sorted(POLICIES))
         )
 
@@ -100,9 +102,7 @@ class Rule(Policy):
         generator = rng if rng is not None else self.draws(0, len(val))
         weights = self.rule(val, generator, self.parameter)
         if len(weights) != len(val):
-            raise ValueError(
-                f"policy {self.name!r} gave {len(weights)} weights for {len(val)} tasks"
-            )
+            raise BadValue(f"policy {self.name!r} gave {len(weights)} weights for {len(val)} tasks")
         return schedule.counts(list(weights), memory_size, available)
 
     def __repr__(self) -> str:
@@ -138,19 +138,19 @@ def _named(policy: str) -> Rule:
     entry = POLICIES[name]
     if not text:
         if entry.needs and entry.default is None:
-            raise ValueError(f"policy {name!r} needs {entry.needs}: for example '{name}:0.95'")
+            raise BadValue(f"policy {name!r} needs {entry.needs}: for example '{name}:0.95'")
         default = None if entry.default is None else float(entry.default)
         return Rule(name, entry.label, entry.rule, default)
     if not entry.needs:
-        raise ValueError(f"policy {name!r} takes no parameter, got {text!r}")
+        raise BadValue(f"policy {name!r} takes no parameter, got {text!r}")
     try:
         parameter = float(text)
     except ValueError:
         parameter = math.nan
     if not math.isfinite(parameter):  # "nan" would silently never replay
-        raise ValueError(f"policy {policy!r}: {text!r} is not a number ({entry.needs})")
+        raise BadValue(f"policy {policy!r}: {text!r} is not a number ({entry.needs})")
     if entry.needs == "tau" and not 0 <= parameter <= 1:  # 96 for 0.96 would mean equal shares
-        raise ValueError(f"policy {policy!r}: tau is a fraction from 0 to 1")
+        raise BadValue(f"policy {policy!r}: tau is a fraction from 0 to 1")
     return Rule(policy, entry.label, entry.rule, parameter)
 
 
@@ -166,15 +166,15 @@ def matrix(history: History) -> np.ndarray:
     if isinstance(history, np.ndarray) and rows and np.isnan(rows[0]).all():
         rows = rows[1:]
     if not rows:
-        raise ValueError("the history is empty: propose needs the accuracies after task 1")
+        raise BadValue("the history is empty: propose needs the accuracies after task 1")
     val = np.full((len(rows), len(rows)), np.nan)
     for t, row in enumerate(rows, start=1):
         if len(row) < t or not (np.isnan(row[t:]).all() or isinstance(history, np.ndarray)):
-            raise ValueError(
+            raise BadValue(
                 f"row {t} of the history has {len(row)} accuracies; after task {t} there are {t}"
             )
         if not ((row[:t] >= 0) & (row[:t] <= 1)).all():  # NaN fails both
-            raise ValueError(
+            raise BadValue(
                 f"row {t} of the history must hold accuracies as fractions of 1, got {row[:t]}"
             )
         val[t - 1, :t] = row[:t]

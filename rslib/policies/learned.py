@@ -20,7 +20,7 @@ import torch
 
 from rslib import files, schedule
 from rslib.complete_tree import CompleteTree
-from rslib.errors import UserError
+from rslib.errors import BadValue, UserError
 from rslib.policies import Policy, matrix
 
 P = ParamSpec("P")
@@ -90,7 +90,7 @@ class LearnedPolicy(Policy):
 
     @classmethod
     def from_file(cls, path: str | Path) -> LearnedPolicy:
-        """Load a policy; raises ValueError, which names the file, after any change of a bit."""
+        """Load a policy; raises BadValue, which names the file, after any change of a bit."""
         try:
             content = Path(path).read_bytes()
             if not content.startswith(b"PK"):
@@ -105,7 +105,7 @@ class LearnedPolicy(Policy):
             if not policy.scores(torch.zeros(1, policy.n_tasks - 1)).isfinite().all():
                 raise ValueError("its weights are not finite")
         except Exception as error:  # torch raises a different kind for every kind of damage
-            raise ValueError(f"{path} is not a policy saved by rslib: {error}") from None
+            raise BadValue(f"{path} is not a policy saved by rslib: {error}") from None
         return policy
 
     def __repr__(self) -> str:

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import tempfile
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,14 +23,16 @@ import pandas as pd
 from rslib import data, files, presets
 from rslib.complete_tree import CompleteTree, complete, load_tables
 from rslib.environment import Environment
+from rslib.errors import BadValue
 from rslib.policies import Policy, a2c, dqn
 from rslib.policies.learned import LearnedPolicy, training_config
-from rslib.runs import scoring
+from rslib.runs import grid, scoring
 from rslib.runs.workers import in_processes
 from rslib.search import Tree
 from rslib.store import Store
 from rslib.tree import NotTrained, ScheduleTree
 
+_HEURISTICS = [f"{rule}:{tau}" for rule in scoring.HEURISTICS for tau in presets.RL_TAU_GRID]
 AGENTS = {"dqn": (dqn.train, dqn.DQNArgs), "a2c": (a2c.train, a2c.A2CArgs)}
 
 Place = tuple[str, int]  # an environment: its dataset and its number
@@ -91,7 +94,7 @@ def plan(
     held_out = [(dataset, number) for number in test or presets.TEST_SEEDS[name][:n_test]]
     both = sorted(set(held_out) & {place for places in lists.values() for place in places})
     if both:
-        raise ValueError(f"environments are both trained and tested on: {both}")
+        raise BadValue(f"environments are both trained and tested on: {both}")
     arguments = {agent: AGENTS[agent][1](**changes) for agent, (_, changes) in settings.items()}
     n_tau = presets.TAU_ENVIRONMENTS.get((name, dataset), presets.TAU_ENVIRONMENTS_DEFAULT)
     return Experiment(name, dataset, arguments, lists, held_out, n_tau, n_seeds, profile)
@@ -139,7 +142,7 @@ def train_trees(
     environments = {place: policy_environment(*place, n_tasks) for place in places}
     for environment in environments.values():
         if (environment.n_tasks or 0) > presets.MOST_TASKS:
-            raise ValueError(
+            raise BadValue(
                 f"{environment.dataset}: policies are learned on whole schedule trees, and those of "
                 f"more than {presets.MOST_TASKS} tasks are too large"
             )
@@ -149,6 +152,9 @@ def train_trees(
         with contextlib.suppress(NotTrained):
             found[place] = _complete(environment, store, frozen=True)
     left = [place for place in environments if place not in found]
+    ways = ("bfs", *_HEURISTICS)
+    cells = [grid.Cell(environments[place], way) for place in left for way in ways]
+    print(grid.forecast(cells, workers))
     jobs = [(environments[place], store) for place in left]
     found |= zip(left, in_processes(_complete, jobs, workers, "trees"), strict=True)
     live = {place: ScheduleTree(environments[place], store) for place in environments}
@@ -159,9 +165,8 @@ def _complete(environment: Environment, store: Store, frozen: bool = False) -> C
     """Every schedule of a tree, and what the heuristics want beyond the action space."""
     tree = ScheduleTree(environment, store, frozen=frozen)
     whole = complete(tree)
-    for rule in scoring.HEURISTICS:
-        for tau in presets.RL_TAU_GRID:
-            scoring.follow(tree, Policy.load(f"{rule}:{tau}"))
+    for policy in _HEURISTICS:
+        scoring.follow(tree, Policy.load(policy))
     return whole
 
 
@@ -185,7 +190,11 @@ def _is_trained(
     if not path.exists():
         return False
     wanted = training_config(agent, seed, args, trees) | {"tables": _digest(trees)}
-    found = LearnedPolicy.from_file(path).config
+    try:
+        found = LearnedPolicy.from_file(path).config
+    except BadValue as error:
+        warnings.warn(f"{error}. It is trained again", stacklevel=2)
+        return False
     # With defaults filled in: an argument that came later does not train old policies again.
     given = asdict(AGENTS[agent][1]()) | found.get("arguments", {}) | {"log_every": args.log_every}
     found |= {"arguments": given, "torch": wanted["torch"]}
@@ -246,7 +255,7 @@ def run(
     """
     missing = [place for place in experiment.places if place not in trees.complete]
     if missing:
-        raise ValueError(f"environments that the trees lack: {missing}")
+        raise BadValue(f"environments that the trees lack: {missing}")
     with tempfile.TemporaryDirectory() as temporary:  # policies go through files in any case
         policies, curves = train_policies(experiment, trees, Path(folder or temporary), workers)
     n_seeds = experiment.n_seeds

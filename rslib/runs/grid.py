@@ -32,7 +32,7 @@ from rslib.errors import Interrupted, UserError
 from rslib.learner import Learner
 from rslib.memory import fill
 from rslib.runs.speculation import kept_tree, share
-from rslib.runs.workers import Processes, WithRegistered, executor_for, finished, n_workers
+from rslib.runs.workers import WithRegistered, executor_for, finished, n_workers
 from rslib.schedule import n_actions
 from rslib.store import Store
 from rslib.tree import NotTrained, ScheduleTree, nbytes
@@ -160,9 +160,9 @@ def run(
     rows: dict[int, dict[str, Any]] = {}  # by the number of their cell
     for i, cell in enumerate(cells):
         # Looked up here: starting a worker takes longer. A cell in trouble is left to the workers,
-        # which report it with its parameters.
+        # which report it with its parameters; if nothing is trained, it raises here.
         start = time.perf_counter()
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception if train else NotTrained):
             rows[i] = row(cell, runs[cell]) | {"seconds": time.perf_counter() - start}
     if not train:
         if not rows:
@@ -200,10 +200,10 @@ def run(
                     reason = "".join(traceback.format_exception_only(error)).strip()
                     failed.append((cells[jobs[job]], reason))
         except KeyboardInterrupt:
-            for job in jobs:
+            for (
+                job
+            ) in jobs:  # the pool ends its own processes, another's only loses what is pending
                 job.cancel()
-            if executor is None and isinstance(pool, Processes):
-                pool.stop()
             raise Interrupted(
                 f"{len(rows)} of {len(cells)} cells are done and kept. Run this again to go on"
             ) from None
@@ -228,6 +228,8 @@ def run_cell(cell: Cell, store: Store) -> dict[str, Any]:
 def row(cell: Cell, result: search.Result) -> dict[str, Any]:
     """The columns that tables and figures take; accuracies as fractions."""
     environment = cell.environment
+    trained = {name: getattr(environment, name) for name in ("n_tasks", "network", "epochs")}
+    changed = {k: v for k, v in trained.items() if v != getattr(environment.preset, k)}
     return {
         "dataset": environment.dataset,
         "scenario": environment.scenario,
@@ -238,10 +240,7 @@ def row(cell: Cell, result: search.Result) -> dict[str, Any]:
         "n_tasks": environment.n_tasks,
         "seed": environment.seed,
         "class_order_seed": environment.class_order_seed,
-        "trained_as_preset": all(
-            getattr(environment, name) == getattr(environment.preset, name)
-            for name in ("n_tasks", "network", "epochs")
-        ),
+        "changed": ", ".join(f"{name} = {value}" for name, value in changed.items()),
         "policy": cell.policy,
         "label": cell.label or ("Joint" if environment.method == "joint" else result.label),
         "rollouts": len(result.rewards) if cell.policy in search.SEARCHES else float("nan"),

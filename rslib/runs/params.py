@@ -17,6 +17,7 @@ import platform
 import re
 import tempfile
 import types
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -172,7 +173,8 @@ class Parameters:
         """The dataset as a folder name: figures/<name>/. A user's mnist.npz is not mnist."""
         if not data.is_path(self.dataset):
             return self.dataset
-        return f"own-{self.title}" if self.title in data.names() else self.title
+        taken = (*data.names(), "paper")  # 09 writes figures/paper
+        return f"own-{self.title}" if self.title in taken else self.title
 
     def provenance(self, *runs: Runs) -> KeyValueTable:
         """What a stranger needs to get the same numbers again; of `runs`, what trained their rows."""
@@ -287,7 +289,8 @@ def check(namespace: dict[str, Any], notebook: str, extra: Mapping[str, Any] = {
 
 
 def _try_choices(p: Parameters) -> None:
-    """Cut the tasks and look up the policies now: what no environment takes raises here."""
+    """Cut the tasks, look up the policies and build the network now: what cannot be raises here."""
+    from rslib.learner import Learner
     from rslib.policies import Policy
     from rslib.search import SEARCHES
 
@@ -295,17 +298,24 @@ def _try_choices(p: Parameters) -> None:
     try:
         for selection in p.selections or ("uniform",):
             p.environment(p.seeds[0], selection=selection).class_sizes()
+        if p.network and data.at_hand(p.dataset):
+            Learner(p.environment(p.seeds[0]))
         hint = ". Register a policy of your own in a cell above this check"
         for policy in p.policies:
             if policy not in SEARCHES:
                 Policy.load(policy)
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # torch's, of shapes that do not fit, is the latter
         raise ParameterError(f"{error}{hint}") from None
 
 
 def _claim_figures(p: Parameters) -> None:
     """Note whose figures/<name>/ it is, so that another file of the same name does not overwrite it."""
-    note = artefact(p.out_dir, "figures", p.name, "dataset.txt")
+    try:
+        note = artefact(p.out_dir, "figures", p.name, "dataset.txt")
+    except ValueError:
+        raise ParameterError(
+            f"dataset {p.dataset!r} names the folder of its figures: give it a name with a-z or 0-9"
+        ) from None
     own = Path(p.dataset).expanduser().resolve()
     other = Path(note.read_text().strip()) if note.is_file() else own
     if other != own and other.exists():
@@ -327,8 +337,8 @@ def _refuse_unknown(
 ) -> None:
     """Raise on a name that was meant as a parameter and is none.
 
-    That is every name in a plain dict, in a notebook what papermill injected, and a plain value whose
-    name looks like a misspelt parameter. Other variables above the check are the user's own.
+    That is every name in a plain dict, and in a notebook what papermill injected. Variables above the
+    check are the user's own; one whose name looks like a misspelt parameter is only warned of.
     """
     meant = injected if "__name__" in namespace else namespace
     plain = str | int | float | list | tuple | dict | bool | types.NoneType
@@ -336,17 +346,19 @@ def _refuse_unknown(
         if name.startswith("_") or name in known or not isinstance(value, plain):
             continue
         close = difflib.get_close_matches(name, known, 1)
-        if name in meant or difflib.get_close_matches(name, known, 1, cutoff=0.85):
+        if name in meant:
             hint = f" Did you mean {close[0]!r}?" if close else ""
-            own = "" if name in meant else " (If it is a variable of your own, rename it.)"
             raise ParameterError(
-                f"unknown parameter {name!r}.{hint}{own} Allowed: {', '.join(known)}"
+                f"unknown parameter {name[:80]!r}.{hint} Allowed: {', '.join(known)}"
             )
+        if close := difflib.get_close_matches(name, known, 1, cutoff=0.85):
+            warnings.warn(f"{name!r} is no parameter. Did you mean {close[0]!r}?", stacklevel=3)
 
 
 def dataset_names(value: Any) -> list[str] | None:
     """A check for `extra`: datasets in one string, or None for every dataset with stored rows."""
-    return None if value is None else [_dataset(name) for name in str(value).split()]
+    names = values.words(value)
+    return names and [_dataset(name) for name in names]
 
 
 def _dataset(value: Any) -> str:
@@ -362,8 +374,9 @@ def _dataset(value: Any) -> str:
             name = str(elsewhere) if elsewhere.exists() else name
     try:
         dataset_facts(name)
-    except data.DataError as error:
-        raise ParameterError(f"dataset {name!r}: {error}") from None
+    except (data.DataError, RuntimeError) as error:  # as in `_folder`
+        message, short = f"dataset {name!r}: {error}", f"...{name[-80:]}"
+        raise ParameterError(message.replace(name, short) if name[80:] else message) from None
     return data.canonical(name)  # as presets and published numbers spell it
 
 
@@ -378,9 +391,7 @@ def _folder(value: Any) -> Path:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder):  # better now than after hours of training
                 return folder
-    except (OSError, ValueError) as error:
-        where = str(value or default)[:80]
-        raise ParameterError(
-            f"out_dir {where!r} cannot be written ({error}). Name another"
-        ) from None
+    except (OSError, ValueError, RuntimeError) as error:  # the last: ~ of a user that is not here
+        where, why = str(value or default)[:80], getattr(error, "strerror", None) or error
+        raise ParameterError(f"out_dir {where!r} cannot be written ({why}). Name another") from None
     raise ParameterError(f"out_dir must be a folder, but {folder} is a file")

@@ -81,8 +81,8 @@ def environment_numbers(value: Any) -> list[int] | None:
 
 
 def words(value: Any) -> list[str] | None:
-    """A check for `extra`: names or paths in one string, or None."""
-    return None if value is None else str(value).split()
+    """A check for `extra`: names or paths in one string, or None; a list has been checked before."""
+    return value if value is None or isinstance(value, list) else str(value).split()
 
 
 def names(name: str, value: Any) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ def names(name: str, value: Any) -> tuple[str, ...]:
 def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     """Check one of several words."""
     if value not in allowed:
-        raise ParameterError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+        raise ParameterError(f"{name} must be one of {', '.join(allowed)}, got {str(value)[:80]!r}")
     return value
 
 

@@ -13,6 +13,7 @@ import functools
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
@@ -21,6 +22,7 @@ import cloudpickle
 from tqdm.auto import tqdm
 
 from rslib import pin_cpu_capability
+from rslib.errors import Interrupted
 from rslib.memory import SELECTIONS
 from rslib.methods import METHODS
 from rslib.models import NETWORKS
@@ -107,8 +109,7 @@ def executor_for(given: Any, n: int) -> Iterator[Any]:
             given = Client(address)
             at_end.callback(given.close)
         elif given is None and n > 1:
-            given = Processes(n)
-            at_end.callback(given.shutdown, cancel_futures=True)
+            given = at_end.enter_context(Processes(n))
         elif given is None:
             given = Serial()
         if hasattr(
@@ -126,24 +127,32 @@ def n_workers(pool: Any) -> int:
 
 
 def in_processes(work: Callable, jobs: Sequence[tuple], workers: int, title: str) -> list:
-    """`work(*job)` for every job, in order; one thread per process, one process per core."""
+    """`work(*job)` for every job, in order; one thread per process, one process per core.
+
+    Work keeps what it has done itself: if interrupted, this raises at once and returns nothing.
+    """
     if not jobs:
         return []
     with tqdm(total=len(jobs), desc=title) as bar:
-        if workers <= 1 or len(jobs) <= 1:
-            return [(work(*job), bar.update())[0] for job in jobs]
-        with Processes(workers) as pool:
-            futures = [pool.submit(WithRegistered(work), *job) for job in jobs]
-            for future in futures:
-                future.add_done_callback(lambda _: bar.update())
-            return [future.result() for future in futures]
+        try:
+            if workers <= 1 or len(jobs) <= 1:
+                return [(work(*job), bar.update())[0] for job in jobs]
+            with Processes(workers) as pool:
+                futures = [pool.submit(WithRegistered(work), *job) for job in jobs]
+                for future in futures:
+                    future.add_done_callback(lambda job: job.cancelled() or bar.update())
+                return [future.result() for future in futures]
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"{title}: stopped; what was done is kept. Run this again to go on"
+            ) from None
 
 
 class Processes(cf.ThreadPoolExecutor):
     """Threads with a worker process each: a process that dies takes only its own job along.
 
     (A ProcessPoolExecutor of several gives up all its jobs when one process dies.) The job is tried
-    once more, in a new process.
+    once more, in a new process. An interrupt in its `with` ends the processes in the middle of theirs.
     """
 
     def __init__(self, n: int):
@@ -157,6 +166,8 @@ class Processes(cf.ThreadPoolExecutor):
 
     def _do(self, work: Callable) -> Any:
         for _ in range(2):
+            if self._stopped:
+                raise KeyboardInterrupt
             if not hasattr(self._mine, "process"):
                 pin_cpu_capability()  # a new process imports torch anew, whatever this one has done
                 self._mine.process = cf.ProcessPoolExecutor(1, _SPAWN, start_worker)
@@ -165,21 +176,18 @@ class Processes(cf.ThreadPoolExecutor):
                 return self._mine.process.submit(work).result()
             except BrokenProcessPool:
                 del self._mine.process
-                if self._stopped:
-                    raise
         raise RuntimeError("its worker process was ended twice, most often for lack of memory")
 
-    def stop(self) -> None:
-        """End the processes in the middle of their jobs."""
-        self._stopped = True
+    def __exit__(self, kind, *_):
+        self._stopped = kind is not None and issubclass(kind, KeyboardInterrupt)
+        self.shutdown(wait=not self._stopped, cancel_futures=True)
+        while self._stopped and any(thread.is_alive() for thread in self._threads):
+            for pool in self._all:  # again and again: a thread may be starting a process just now
+                for process in dict(pool._processes or {}).values():
+                    process.terminate()
+            time.sleep(0.05)
         for pool in self._all:
-            for process in dict(pool._processes or {}).values():
-                process.terminate()
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        super().shutdown(wait, cancel_futures=cancel_futures)
-        for pool in self._all:
-            pool.shutdown(wait)
+            pool.shutdown()
 
 
 def start_worker() -> None:

@@ -426,6 +426,8 @@ def printed_name(key: str, value: Any) -> Any:
 def caption(rows: pd.DataFrame, what: str, n_requested: int = 0) -> str:
     """Say `what`, then what the rows hold: dataset, subset, scenario, M, seeds and rollouts.
 
+    Tasks, network and epochs are named where they are not the preset's.
+
     If they hold fewer runs than `n_requested`, the caption says how many.
     """
     names, subsets = [], []
@@ -440,6 +442,7 @@ def caption(rows: pd.DataFrame, what: str, n_requested: int = 0) -> str:
     sizes = [size for size in _distinct(rows, "memory_size") if size > 0]
     if sizes:
         facts.append("M = " + _listed(sizes))
+    facts += filter(None, _distinct(rows, "changed"))
     seeds = _distinct(rows, "seed")
     if seeds:  # none where neither MCTS nor a baseline has been run yet
         many = f"{len(seeds)} seeds ({_listed(seeds)})"

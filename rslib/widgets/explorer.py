@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
+from rslib.errors import BadValue
 from rslib.search import Result
 from rslib.tree import ScheduleTree
 from rslib.widgets import panel, pictures
@@ -28,9 +29,9 @@ def explore_tree(
     if isinstance(what, Result):
         return Explorer(what)
     if not isinstance(what, ScheduleTree):
-        raise TypeError(f"explore_tree takes a ScheduleTree or a Result, got {what!r}")
+        raise BadValue(f"explore_tree takes a ScheduleTree or a Result, got {what!r}")
     if search not in SEARCHES:
-        raise ValueError(f"search must be one of {', '.join(SEARCHES)}, got {search!r}")
+        raise BadValue(f"search must be one of {', '.join(SEARCHES)}, got {search!r}")
     return Explorer(replayed(what, search, rollouts), search)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from rslib.environment import Environment
+from rslib.errors import BadValue
 from rslib.search import Result
 from rslib.store import Store
 from rslib.tree import Node, ScheduleTree
@@ -32,14 +33,14 @@ def inspect_schedule(what: Result | ScheduleTree | Store | None = None) -> Inspe
         return Inspector(Store(), lambda: _beside(what))
     if what is None or isinstance(what, Store):
         return Inspector(what or Store())
-    raise TypeError(f"inspect_schedule takes a Result, a ScheduleTree or a Store, got {what!r}")
+    raise BadValue(f"inspect_schedule takes a Result, a ScheduleTree or a Store, got {what!r}")
 
 
 def _beside(result: Result) -> KnownSchedules:
     """The store's schedules of the result's environment, and first of all the result's own."""
     environment, store = result.node.environment, Store()
     known = KnownSchedules(environment, store.rows(environment.key), store)
-    known.nodes.setdefault(result.node.path, result.node)  # it may have had no store
+    known.add(result.node)  # it may have had no store
     own = {result.label: result.node.path}
     known.names = own | known.names | own  # its label is the first name, and means this schedule
     return known

@@ -54,9 +54,16 @@ class KnownSchedules:
         n_old = (environment.n_tasks or 0) - 1
         paths = [path_from_text(text) for text in rows]
         nodes = [Node.from_rows(environment, p, rows) for p in paths if len(p) == n_old]
-        nodes = [node for node in nodes if node.converged]
-        nodes.sort(key=lambda node: (-node.reward, path_text(node.path)))
-        self.nodes: dict[Path, Node] = {node.path: node for node in nodes}
+        self.nodes: dict[Path, Node] = {}
+        self.add(*(node for node in nodes if node.converged))
+
+    def add(self, *nodes: Node) -> None:
+        """List more schedules, each at its rank; one that is listed stays as it is."""
+        listed = {node.path: node for node in nodes} | self.nodes
+        ranked = sorted(
+            listed.values(), key=lambda n: (-np.nan_to_num(n.reward), path_text(n.path))
+        )
+        self.nodes = {node.path: node for node in ranked}
 
     @classmethod
     def of(cls, tree: ScheduleTree) -> KnownSchedules:

@@ -12,6 +12,7 @@ from ipywidgets import Layout, Textarea, VBox
 from matplotlib.figure import Figure
 
 from rslib.environment import Environment
+from rslib.errors import BadValue
 from rslib.schedule import Schedule
 from rslib.store import Store
 from rslib.tree import ScheduleTree
@@ -34,9 +35,9 @@ def play(environment: Environment | ScheduleTree | str = "digits") -> Player:
     if isinstance(environment, str):
         environment = Environment(environment)
     if not isinstance(environment, Environment):
-        raise TypeError(f"play takes an Environment, a ScheduleTree or a name, got {environment!r}")
+        raise BadValue(f"play takes an Environment, a ScheduleTree or a name, got {environment!r}")
     if environment.method == "joint":
-        raise ValueError("joint training replays nothing; choose an environment that replays")
+        raise BadValue("joint training replays nothing; choose an environment that replays")
     return Player(Game(environment, store))
 
 

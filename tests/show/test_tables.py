@@ -159,6 +159,9 @@ def test_caption_names_what_the_rows_hold():
     assert "Split MNIST, Split notMNIST (each: subset, 100 images" in tables.caption(two, "x")
     bfs = pd.concat([frame, frame.head(1).assign(label="BFS", rollouts=1050)])
     assert tables.caption(bfs, "x").endswith("; 100 rollouts.")  # BFS tries all: no setting
+    assert tables.caption(frame.assign(changed=""), "x") == tables.caption(frame, "x")
+    wide = tables.caption(frame.assign(changed="network = wide"), "x")
+    assert "; M = 10; network = wide; 5 seeds" in wide
 
 
 def test_welch_table_tests_and_corrects():

@@ -20,7 +20,7 @@ def test_a_real_tree(tmp_path, capsys):
     trees.main(command)
     assert out.read_bytes() == first
     tree = ScheduleTree(policy_environment(name, 2, 3), Store(tmp_path / "store"))
-    table, path = load_tables(out, memory_size=50)[0], [(50,), (25, 25)]
+    table, path = load_tables(out)[0], [(50,), (25, 25)]
     node, row = tree.walk(path), table.walk(path)
     assert tree.trained == 0
     assert node.acc == pytest.approx(row.acc, abs=1e-6)

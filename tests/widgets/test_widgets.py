@@ -13,6 +13,7 @@ from small_environment import small
 
 from rslib import widgets
 from rslib.environment import Environment
+from rslib.errors import BadValue
 from rslib.schedule import Schedule, ScheduleError
 from rslib.search import bfs, mcts, random_best, run_policy, surrogate
 from rslib.store import Store
@@ -572,11 +573,23 @@ def test_refreshing_shows_what_was_evaluated_since():
     assert len(panel.known) == 3
 
 
+def test_a_result_without_a_store_stands_at_its_rank():
+    """Broken: the best schedule of all is listed as "#4 of 4 by validation"."""
+    store, apart = Store(), ScheduleTree(small(**THREE))  # apart keeps nothing
+    nodes = bfs(apart)
+    best, *others = sorted(zip(-nodes.rewards, nodes.schedules, strict=True), key=lambda x: x[0])
+    for _, schedule in others:
+        run_policy(ScheduleTree(small(**THREE), store), schedule)
+    panel = widgets.inspect_schedule(run_policy(apart, best[1]))
+    ranked = [path for label, path in panel.left.options if label.startswith("#1 of 3")]
+    assert ranked == [best[1].compositions]
+
+
 def test_wrong_arguments_are_named():
     for function in (widgets.inspect_schedule, widgets.explore_tree, widgets.play):
-        with pytest.raises(TypeError, match="17"):
+        with pytest.raises(BadValue, match="17"):
             function(17)
-    with pytest.raises(ValueError, match="joint"):
+    with pytest.raises(BadValue, match="joint"):
         widgets.play(small(method="joint"))
 
 

@@ -109,7 +109,7 @@ def counterpart_test(row: Row, table: str, ours: str, other: str) -> tuple[float
 def _same_setting(row: Row, table: str, method: str) -> bool:
     dataset = dataset_key(row["dataset"])
     scenario = "domain" if dataset == "permutedmnist" else "task"
-    if not row.get("trained_as_preset", True):  # `-p epochs 1` and the like: another experiment
+    if row.get("changed"):  # `-p epochs 1` and the like: another experiment
         return False
     M, own = _memory_size(table, dataset, method), row.get("memory_size", nan)
     return row.get("scenario", scenario) == scenario and (M is None or isnan(own) or own == M)
