@@ -17,7 +17,3 @@ class BadValue(UserError, ValueError):
 
 class Interrupted(UserError, KeyboardInterrupt):
     """A run that was interrupted; a notebook stops here instead of showing half of its results."""
-
-
-class BadValue(UserError, ValueError):
-    """An argument that is not allowed."""

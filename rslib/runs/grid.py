@@ -200,9 +200,7 @@ def run(
                     reason = "".join(traceback.format_exception_only(error)).strip()
                     failed.append((cells[jobs[job]], reason))
         except KeyboardInterrupt:
-            for (
-                job
-            ) in jobs:  # the pool ends its own processes, another's only loses what is pending
+            for job in jobs:  # a pool of ours ends its processes too
                 job.cancel()
             raise Interrupted(
                 f"{len(rows)} of {len(cells)} cells are done and kept. Run this again to go on"
