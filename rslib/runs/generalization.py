@@ -178,8 +178,10 @@ def train_policy(
 ) -> None:
     """Train one policy and save it with its learning curve."""
     policy, curve = AGENTS[agent][0](trees, args, seed, progress)
-    files.write_atomically(path.with_suffix(".json"), json.dumps(curve, indent=1).encode())
+    content = json.dumps(curve, indent=1).encode()
+    files.write_atomically(path.with_suffix(".json"), content)
     policy.config["tables"] = _digest(trees)
+    policy.config["curve"] = hashlib.sha256(content).hexdigest()
     policy.save(path)  # last: a policy on disk is a finished one
 
 
@@ -192,8 +194,11 @@ def _is_trained(
     wanted = training_config(agent, seed, args, trees) | {"tables": _digest(trees)}
     try:
         found = LearnedPolicy.from_file(path).config
-    except BadValue as error:
-        warnings.warn(f"{error}. It is trained again", stacklevel=2)
+        curve = hashlib.sha256(path.with_suffix(".json").read_bytes()).hexdigest()
+        if found.get("curve", curve) != curve:  # policies from before do not say
+            raise BadValue(f"{path.with_suffix('.json')} is not what was written")
+    except (BadValue, OSError) as error:
+        warnings.warn(f"{error}. The policy is trained again", stacklevel=2)
         return False
     # With defaults filled in: an argument that came later does not train old policies again.
     given = asdict(AGENTS[agent][1]()) | found.get("arguments", {}) | {"log_every": args.log_every}

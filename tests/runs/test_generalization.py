@@ -294,9 +294,17 @@ def test_a_damaged_policy_is_trained_again(tmp_path):
     path = tmp_path / "a2c_0.pt"
     sound = path.read_bytes()
     path.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
-    with pytest.warns(UserWarning, match=r"a2c_0\.pt is not a policy .* It is trained again"):
+    with pytest.warns(UserWarning, match=r"a2c_0\.pt is not a policy .* is trained again"):
         generalization.train_policies(asked, trees, tmp_path)
     assert LearnedPolicy.from_file(path).label == "A2C"
+    curve = path.with_suffix(".json")
+    for damage in (lambda: curve.write_text(curve.read_text().replace("1", "2")), curve.unlink):
+        written = curve.read_bytes()
+        damage()
+        with pytest.warns(UserWarning, match=r"a2c_0\.json.* is trained again"):
+            generalization.train_policies(asked, trees, tmp_path)
+        first, again = (json.loads(text)[0] for text in (written, curve.read_bytes()))
+        assert first["updates"] == again["updates"]
 
 
 def test_an_argument_that_came_later_trains_no_policy_again(tmp_path):
