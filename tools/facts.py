@@ -211,7 +211,8 @@ def runs(
             if len(rows) == wanted > 0:
                 whole.setdefault(n_seeds, []).append(place)
             elif len(rows):
-                part.append(f"{place} ({len(rows)} of {wanted} runs, {n_seeds} seeds)")
+                seeds = "1 seed" if n_seeds == 1 else f"{n_seeds} seeds"
+                part.append(f"{place} ({len(rows)} of {wanted} runs, {seeds})")
         full = [f"{', '.join(places)} ({n} seeds)" for n, places in whole.items()]
         lines.append(f"| {q.title} | {'; '.join(full)} | {', '.join(part)} |")
     titles = [q.title for q in datasets]

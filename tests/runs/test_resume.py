@@ -249,6 +249,10 @@ def test_what_a_notebook_lacks_is_counted(tmp_path, monkeypatch):
     assert paper_figures.stored_runs("digits", "01") == (2, 20, True)
     assert paper_figures.stored_runs("digits", "04") == (0, 87, False)  # FWT has the same runs
     grid.run(studies.ETS_HEURISTIC.cells(replace(paper, seeds=(1,)))[:1], 1, progress=False)
-    assert paper_figures.stored_runs("digits", "02") == (1, 37, False)  # Random's: no search to draw
+    assert paper_figures.stored_runs("digits", "02") == (
+        1,
+        37,
+        False,
+    )  # Random's: no search to draw
     n_stored, _, in_every_section = paper_figures.stored_runs("digits", "08")
     assert n_stored == 1 and not in_every_section  # no schedule to transfer: 08 cannot be drawn

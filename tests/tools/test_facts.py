@@ -30,7 +30,10 @@ def test_the_conclusions_above_the_numbers_follow_from_them():
     """Broken: people's sentences above the block claim what its numbers no longer show."""
     search, surrogate, policies = re.split(r"\n- \*\*", block("facts"))[1:]
     shares, luck = search.split("\n")[1:]
-    assert set(re.findall(r"\*\*(ahead|level|behind)\*\*", shares)) == {"ahead"}
+    ahead, level = re.fullmatch(
+        r".*\*\*ahead\*\* on ([^;]*); \*\*level\*\* on ([^;]*)", shares
+    ).groups()
+    assert ahead.count("Split ") > level.count("Split ")  # "most datasets"
     assert set(re.findall(r"\*\*(ahead|level|behind)\*\*", luck)) == {"level"}
     assert set(re.findall(r"\*\*(ahead|level|behind)\*\*", surrogate)) == {"ahead", "level"}
     assert set(re.findall(r"\*\*(ahead|level|behind)\*\*", policies)) == {"level"}
