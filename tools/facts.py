@@ -207,7 +207,7 @@ def runs(
         for study, found in stored.items():
             rows = found.rows[found.rows["dataset"] == q.dataset] if len(found) else found.rows
             place, wanted = study.place.split(",")[0], len(study.cells(q))
-            n_seeds = rows["seed"].nunique() if len(rows) else 0
+            n_seeds = len(set(rows["seed"])) if len(rows) else 0
             if len(rows) == wanted > 0:
                 whole.setdefault(n_seeds, []).append(place)
             elif len(rows):
