@@ -29,6 +29,8 @@ def in_checkout() -> bool:
 @functools.cache  # at the first call: what runs now may be edited later
 def revision() -> str:
     """The checkout's git revision, marked where rslib has been edited since; else why there is none."""
+    if not in_checkout():  # git would find the repository around the user's virtual environment
+        return "not a git checkout"
     git = ["git", "-C", str(REPOSITORY)]
     try:
         found = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True)

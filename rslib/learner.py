@@ -141,9 +141,7 @@ class Learner:
     def _training_data(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
         tasks = self.scenario.tasks[0 if self.method.joint else number - 1 : number]
         x = torch.cat([task.train.x for task in tasks])
-        if (
-            x.numel() < SMALL
-        ):  # floats that stay in the cache are gathered in fewer calls than bytes
+        if x.numel() < SMALL:  # in the cache, floats are gathered in fewer calls than bytes
             x = as_inputs(x)
         y = torch.cat([task.train.y for task in tasks])
         head = torch.cat([torch.full_like(task.train.y, task.head) for task in tasks])

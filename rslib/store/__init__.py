@@ -93,9 +93,7 @@ class Store:
             self._db = _connect(self.file, self.snapshots)
         if self._version() < SCHEMA:
             self._take_over()
-        if not _begun(
-            self.file
-        ).exists():  # only now: a process may be killed before the tables exist
+        if not _begun(self.file).exists():  # last: a process may be killed before its tables exist
             files.write_atomically(_begun(self.file), b"rows.sqlite has been made\n")
         # By key: a results file, the environment in its first line, its rows.
         self._shipped: dict[str, tuple[Path | None, dict[str, Any], dict[str, Row]]] = {}
@@ -440,6 +438,7 @@ class Store:
 
 
 def _connect(file: Path, snapshots: Path) -> sqlite3.Connection:
+    begun = _begun(file).exists()  # before `new`: another process may be making the store right now
     new = not file.exists() or not file.stat().st_size
     wal = file.with_name(f"{file.name}-wal")
     if new and (any(snapshots.glob("*.snapshot")) or (wal.exists() and wal.stat().st_size)):
@@ -448,7 +447,7 @@ def _connect(file: Path, snapshots: Path) -> sqlite3.Connection:
             f"{file} is empty or gone, but snapshots or rows in {wal.name} are left: put a copy of it "
             f"back, or delete {file.parent} to begin anew"
         )
-    if new and _begun(file).exists():
+    if new and begun:
         raise StoreError(
             f"{file} is empty or gone, but has held results: put a copy of it back, or delete "
             f"{_begun(file)} to begin anew"

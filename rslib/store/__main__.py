@@ -120,7 +120,7 @@ def _export(store: Store, folder: Path, keys: list[str]) -> int:
         print(store.export(key, folder, _facts(key, specs[key])))
     if unverified:
         print(
-            f"the store has {unverified} unverified rows, exported like the others", file=sys.stderr
+            f"the store has {unverified} unverified rows, exported and marked so", file=sys.stderr
         )
     return 0
 
