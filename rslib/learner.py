@@ -30,7 +30,10 @@ from rslib.scenario import Samples, as_inputs, write_inputs
 from rslib.seeding import derived_seed, permutation, torch_rng
 
 EVALUATION_ROWS = 2048  # bounds memory; accuracies do not depend on it
-SMALL = 2**20  # numbers in the training data of a task that a processor's cache holds as floats
+SMALL = 2**20  # numbers in the inputs of a task (over all its epochs) that are gathered at once
+
+Data = tuple[Tensor, Tensor, Tensor]  # inputs, labels and heads of the samples to learn
+Draw = tuple[Tensor | None, Tensor]  # rows of the memory (None: all of it) and of the data
 
 
 class Learner:
@@ -109,36 +112,61 @@ class Learner:
     def batches(self, number: int, memory: Memory) -> Iterator[Batch]:
         """Yield B current samples with the whole memory (or with B of it, where it is larger than B).
 
-        Every batch is written into the same buffer, the memory's rows once per task: the loop makes
-        no copy but the gather of the current samples.
+        The batches of a small task are gathered in one call, because a gather for each would cost a
+        tenth of its step. Those of a large task are written into the same buffer, one after the other.
         """
-        environment, seed = self.environment, self.environment.seed
-        size, epochs = environment.batch_size or 1, environment.epochs or 1
+        environment, data = self.environment, self._training_data(number)
+        epochs = environment.epochs or 1
         if number == 1:
             epochs = environment.first_epochs or epochs
-        x, y, head = self._training_data(number)
+        draws = self._draws(number, epochs, len(data[1]), len(memory))
+        gathered = self._at_once if data[0].numel() * epochs < SMALL else self._one_by_one
+        for batch in gathered(data, memory, draws):
+            if len(batch.y) > 1 or environment.network == "mlp":
+                yield batch  # batch norm has no variance of a single sample
+
+    def _draws(self, number: int, epochs: int, n: int, n_memory: int) -> Iterator[Draw]:
+        """Draw the batches: which rows of the memory (None: all of it), which of the n samples."""
+        seed, size = self.environment.seed, self.environment.batch_size or 1
+        for epoch in range(epochs):
+            order = permutation(n, torch_rng(seed, "batches", number, epoch)).to(self.device)
+            draws = torch_rng(seed, "replay", number, epoch) if n_memory > size else None
+            for current in order.split(size):
+                chosen = None
+                if draws:
+                    chosen = permutation(n_memory, draws)[:size].to(self.device)
+                yield chosen, current
+
+    def _at_once(self, data: Data, memory: Memory, draws: Iterator[Draw]) -> Iterator[Batch]:
+        """Gather all batches of a task from its data and the memory together."""
+        m = min(len(memory), self.environment.batch_size or 1)
+        kept, n = (memory.x, memory.y, memory.head), len(data[1])
+        sources = [torch.cat(pair) for pair in zip(data, kept, strict=True)]
+        whole, drawn, rows = torch.arange(n, n + m, device=self.device), list(draws), []
+        for chosen, current in drawn:
+            rows += [whole if chosen is None else n + chosen, current]
+        index, sizes = torch.cat(rows), [m + len(current) for _, current in drawn]
+        batches = (source.index_select(0, index).split(sizes) for source in sources)
+        for x, y, head, (chosen, current) in zip(*batches, drawn, strict=True):
+            yield Batch(x, y, head, m, chosen, current)
+
+    def _one_by_one(self, data: Data, memory: Memory, draws: Iterator[Draw]) -> Iterator[Batch]:
+        """Gather one batch after the other; the memory's rows are written once, unless chosen."""
+        size, (x, y, head) = self.environment.batch_size or 1, data
         m = min(len(memory), size)
         X = torch.empty((m + size, *x.shape[1:]), device=self.device)
         Y, H = (torch.empty(m + size, dtype=torch.long, device=self.device) for _ in range(2))
         X[:m], Y[:m], H[:m] = memory.x[:m], memory.y[:m], memory.head[:m]
-        for epoch in range(epochs):
-            order = permutation(len(y), torch_rng(seed, "batches", number, epoch)).to(self.device)
-            draws = torch_rng(seed, "replay", number, epoch)
-            for current in order.split(size):
-                chosen = None
-                if len(memory) > m:
-                    chosen = permutation(len(memory), draws)[:m].to(self.device)
-                    X[:m], Y[:m] = memory.x[chosen], memory.y[chosen]
-                    H[:m] = memory.head[chosen]
-                n = m + len(current)
-                if n == 1 and environment.network != "mlp":
-                    continue  # batch norm has no variance of a single sample
-                write_inputs(x, current, out=X[m:n])
-                torch.index_select(y, 0, current, out=Y[m:n])
-                torch.index_select(head, 0, current, out=H[m:n])
-                yield Batch(X[:n], Y[:n], H[:n], m, chosen, current)
+        for chosen, current in draws:
+            if chosen is not None:
+                X[:m], Y[:m], H[:m] = memory.x[chosen], memory.y[chosen], memory.head[chosen]
+            n = m + len(current)
+            write_inputs(x, current, out=X[m:n])
+            torch.index_select(y, 0, current, out=Y[m:n])
+            torch.index_select(head, 0, current, out=H[m:n])
+            yield Batch(X[:n], Y[:n], H[:n], m, chosen, current)
 
-    def _training_data(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _training_data(self, number: int) -> Data:
         tasks = self.scenario.tasks[0 if self.method.joint else number - 1 : number]
         x = torch.cat([task.train.x for task in tasks])
         if x.numel() < SMALL:  # in the cache, floats are gathered in fewer calls than bytes
