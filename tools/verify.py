@@ -1,4 +1,4 @@
-"""`make verify`: draws random rows from `results/`, trains them again and compares.
+"""`make verify`: draws random rows from `results/`, its trees included, trains them again and compares.
 
 Bit for bit where torch and the CPU capability equal the recorded ones. Elsewhere other instructions
 round otherwise and training amplifies that: a single row may be off by points, but the rows drawn
@@ -9,22 +9,29 @@ fails if anything differed.
 from __future__ import annotations
 
 import argparse
+import functools
+import json
 import os
 import re
 import secrets
 import sys
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm.auto import tqdm
 
 from rslib import files
+from rslib.complete_tree import load_tables
 from rslib.environment import Environment
-from rslib.schedule import UNTRAINED, path_from_text
+from rslib.runs.generalization import policy_environment
+from rslib.schedule import UNTRAINED, Schedule, path_from_text, path_text
 from rslib.seeding import rng
 from rslib.store.rows import Row, read_first_line, read_rows, results_files
 from rslib.tree import ScheduleTree
+from tools import trees
 
 # Of mean accuracy, on another CPU or torch: of a single row, and of the mean over the rows drawn.
 TOLERANCE, TOLERANCE_OF_MEAN = 0.10, 0.03
@@ -36,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=6, help="how many rows to train again")
     parser.add_argument("--seed", type=int, help="which rows are drawn; default: others each time")
     options = parser.parse_args(arguments)
-    good, left_out = _split(results_files(options.results))
+    good, left_out = _split(_sources(options.results))
     for reason, n in left_out.items():
         print(f"{n} files left out: {reason}")
     if not good:
@@ -45,17 +52,17 @@ def main(arguments: list[str] | None = None) -> int:
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     draws, gaps, exact, differ = rng(seed, "verify"), [], 0, []
     for _ in tqdm(range(options.rows), "rows"):
-        file = good[draws.integers(len(good))]
-        rows = {path: row for path, row in read_rows(file).items() if path != UNTRAINED}
+        source = good[draws.integers(len(good))]
+        rows = source.rows()
         path = sorted(rows)[draws.integers(len(rows))]
-        again = train_again(Environment.from_spec(read_first_line(file)[0]), path)
+        again = source.as_recorded(train_again(source.environment, path), path)
         gap = compare(rows[path], again)
         exact += gap == 0
         if rows[path].same_machine() and _same_sklearn(rows[path], again):
-            differ += [f"{file.name} {path!r}: {rows[path].test} became {again.test}"] * (gap > 0)
+            differ += [f"{source.name} {path!r}: {rows[path].test} became {again.test}"] * (gap > 0)
         else:
             gaps.append(gap)
-            differ += [f"{file.name} {path!r}: {gap:.3f} apart"] * (gap > TOLERANCE)
+            differ += [f"{source.name} {path!r}: {gap:.3f} apart"] * (gap > TOLERANCE)
     print(
         f"checked {options.rows} rows of {len(good)} files (--seed {seed}): {exact} bit for bit, "
         f"{len(differ)} differ"
@@ -72,6 +79,87 @@ def main(arguments: list[str] | None = None) -> int:
             differ.append("on average they are too far apart")
     print("\n".join(differ), end="\n" if differ else "")
     return 1 if differ else 0
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A file of rows: one environment."""
+
+    file: Path
+
+    @property
+    def name(self) -> str:
+        return self.file.name
+
+    @property
+    def environment(self) -> Environment:
+        return Environment.from_spec(read_first_line(self.file)[0])
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Of the data it was made from, if the file says it."""
+        facts = read_first_line(self.file)[1]
+        return facts.fingerprint if facts else None
+
+    def rows(self) -> dict[str, Row]:
+        return {path: row for path, row in read_rows(self.file).items() if path != UNTRAINED}
+
+    def as_recorded(self, row: Row, path: str) -> Row:
+        return row
+
+
+@dataclass(frozen=True)
+class TreeOf:
+    """One complete tree of results/trees, which holds six decimals, and only of tasks learned."""
+
+    file: Path
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.file.name}, environment {self.number},"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return json.loads(trees.facts_file(self.file).read_text())
+
+    @property
+    def environment(self) -> Environment:
+        return policy_environment(self.facts["dataset"], self.number, self.facts["n_tasks"])
+
+    @property
+    def fingerprint(self) -> str:
+        return self.facts["data"]
+
+    def rows(self) -> dict[str, Row]:
+        (tree,) = [tree for tree in _tables(self.file) if tree.seed == self.number]
+        found, facts = {}, self.facts
+        for node, k in enumerate(tree.shape.depth):
+            schedule = Schedule.from_actions(tree.shape.path(node), tree.memory_size)
+            val, test = (_of_tasks(table[node], k) for table in (tree.val, tree.test))
+            row = Row(val, test, torch=facts["torch"], cpu=facts["cpu"])
+            found[path_text(schedule.compositions)] = row
+        return found
+
+    def as_recorded(self, row: Row, path: str) -> Row:
+        k = len(path_from_text(path)) + 1
+        return Row(_of_tasks(row.val, k), _of_tasks(row.test, k))
+
+
+_tables = functools.cache(load_tables)
+
+
+def _of_tasks(accuracies: np.ndarray, k: int) -> np.ndarray:
+    """Keep the first k accuracies, as a table has them."""
+    return np.where(np.arange(len(accuracies)) < k, accuracies.round(6), np.nan)
+
+
+def _sources(results: Path) -> list[Rows | TreeOf]:
+    sources: list[Rows | TreeOf] = [Rows(file) for file in results_files(results)]
+    for file in sorted((results / "trees").glob("*.csv.gz")):
+        numbers = json.loads(trees.facts_file(file).read_text())["environments"]
+        sources += [TreeOf(file, number) for number in numbers]
+    return sources
 
 
 def train_again(environment: Environment, path: str) -> Row:
@@ -95,28 +183,28 @@ def compare(recorded: Row, again: Row) -> float:
     return max(float(gap), 1e-9) if np.isfinite(gap) else float("inf")
 
 
-def _split(files: list[Path]) -> tuple[list[Path], Counter[str]]:
-    """The files whose rows can be trained here, and why the others cannot."""
+def _split(sources: list[Rows | TreeOf]) -> tuple[list[Rows | TreeOf], Counter[str]]:
+    """The sources whose rows can be trained here, and why the others cannot."""
     good, left_out = [], Counter()
-    for file in files:
-        if reason := _trouble(file):
+    for source in sources:
+        if reason := _trouble(source):
             left_out[reason] += 1
         else:
-            good.append(file)
+            good.append(source)
     return good, left_out
 
 
-def _trouble(file: Path) -> str:
-    """Why a file's rows cannot be trained again here; the data are fetched if need be."""
-    spec, facts = read_first_line(file)
+def _trouble(source: Rows | TreeOf) -> str:
+    """Why rows cannot be trained again here; the data are fetched if need be."""
+    dataset = source.environment.dataset
     try:
-        fingerprint = Environment.from_spec(spec).load().fingerprint
+        fingerprint = source.environment.load().fingerprint
     except ValueError as error:  # DataError is one
-        return f"{spec['dataset']}: {str(error).splitlines()[0]}"
-    if facts is None:
-        return f"{spec['dataset']}: the file does not say what data it was made from"
-    if facts.fingerprint != fingerprint:
-        return f"{spec['dataset']}: made from other data than are here"
+        return f"{dataset}: {str(error).splitlines()[0]}"
+    if source.fingerprint is None:
+        return f"{dataset}: the file does not say what data it was made from"
+    if source.fingerprint != fingerprint:
+        return f"{dataset}: made from other data than are here"
     return ""
 
 

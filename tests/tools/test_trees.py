@@ -1,5 +1,7 @@
 """`make environments`: the command that trains whole schedule trees and saves them."""
 
+import json
+
 import pytest
 
 from rslib import ScheduleTree, Store
@@ -19,6 +21,11 @@ def test_a_real_tree(tmp_path, capsys):
     first = out.read_bytes()
     trees.main(command)
     assert out.read_bytes() == first
+    about = json.loads((tmp_path / "digits.json").read_text())
+    assert (about["dataset"], about["n_tasks"], about["environments"]) == (name, 3, [2])
+    assert (
+        about["trainings"] >= 1 + 1 + 3
+    )  # the nodes; heuristics may add compositions of their own
     tree = ScheduleTree(policy_environment(name, 2, 3), Store(tmp_path / "store"))
     table, path = load_tables(out)[0], [(50,), (25, 25)]
     node, row = tree.walk(path), table.walk(path)

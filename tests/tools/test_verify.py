@@ -7,10 +7,11 @@ import pytest
 from small_environment import small
 
 from rslib import environment
+from rslib.complete_tree import load_tables, save_tables
 from rslib.store import Store, rows
 from rslib.store.rows import Row, as_csv, read_rows
 from rslib.tree import ScheduleTree
-from tools import verify
+from tools import trees, verify
 
 
 @pytest.fixture
@@ -91,3 +92,19 @@ def test_what_cannot_be_checked_is_said(results, capsys):
     said = capsys.readouterr()
     assert "1 files left out: digits: made from other data than are here" in said.out
     assert "can be checked here" in said.err
+
+
+def test_complete_trees_are_drawn_from_too(tmp_path, capsys):
+    """Broken: shipped trees are never trained again, or a changed one passes."""
+    results = tmp_path / "results"
+    table, n_trees = results / "trees" / "digits.csv.gz", 2
+    command = ["--dataset", "digits", "--seeds", "0-1", "--n-tasks", "3", "--workers", "1"]
+    trees.main([*command, "--store", str(tmp_path / "store"), "--out", str(table)])
+    assert check(results, n=4) == 0
+    assert f"checked 4 rows of {n_trees} files" in (said := capsys.readouterr().out)
+    assert "4 bit for bit, 0 differ" in said
+    changed = [replace(tree, test=np.maximum(tree.test - 0.01, 0)) for tree in load_tables(table)]
+    save_tables(changed, table)
+    verify._tables.cache_clear()
+    assert check(results, n=4) == 1
+    assert "4 differ" in capsys.readouterr().out
