@@ -8,6 +8,7 @@ interval holds 0 is called level.
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rslib import presets
+from rslib import files, presets
 from rslib.files import REPOSITORY, write_atomically
 from rslib.runs import generalization, params, studies
 from rslib.runs.grid import Runs
@@ -228,6 +229,12 @@ def runs(
         for line, numbers in _lines(equal)
         if line["Search"] == "Surrogate"
     ]
+    for file in sorted((files.results() / "trees").glob("*.json")):
+        about = json.loads(file.read_text())
+        embedded.append(
+            f"{published.dataset_name(about['dataset'])}, {about['n_tasks']} tasks (every schedule "
+            f"of {len(about['environments'])} environments, {about['trainings']:,} trainings)"
+        )
     absent = [preset.title for preset in presets.PAPER.values() if preset.title not in titles]
     absent += [
         f"{study.place.split(',')[0]} (notebook {study.notebook})"
@@ -240,7 +247,8 @@ def runs(
         "",
         f"**On embedded data:** {'; '.join(embedded)}.",
         "",
-        f"**Not run:** {', '.join(absent)}.",
+        f"**Not run:** {', '.join(absent)}. [What is left](REPRODUCIBILITY.md#what-is-left) says what "
+        "it would cost.",
     ]
 
 

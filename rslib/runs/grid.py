@@ -177,7 +177,7 @@ def run(
     if progress:
         print(forecast([cells[i] for i in left], cores))
     # Longest first (it sorts stably): a BFS that starts last would leave the other cores idle.
-    order = sorted(left, key=lambda i: -_trainings(cells[i]))
+    order = sorted(left, key=lambda i: -expected_trainings(cells[i]))
     longest = [cells[i] for i in order]
     failed: list[tuple[Cell, str]] = []
     n_processes = cores if _worth_sharing(longest, cores) else min(cores, len(order))
@@ -278,7 +278,7 @@ def _cost(cells: Iterable[Cell]) -> tuple[float, float, float]:
         kind = (environment.dataset, environment.method, environment.memory_size)
         if kind not in cost:
             cost[kind] = _cost_per_task(environment)
-        n, (time_each, bytes_each) = _trainings(cell), cost[kind]
+        n, (time_each, bytes_each) = expected_trainings(cell), cost[kind]
         trainings, seconds = trainings + n, seconds + n * time_each
         snapshots += n * bytes_each
     return trainings, seconds, snapshots
@@ -294,7 +294,7 @@ def _worth_sharing(cells: Sequence[Cell], n_workers: int) -> bool:
     return searches and len(environments) < n_workers and _cost(cells)[1] > SHORT
 
 
-def _trainings(cell: Cell) -> float:
+def expected_trainings(cell: Cell) -> float:
     """Expected distinct nodes of r random paths (one path for a policy) below the root."""
     n = cell.environment.n_tasks or 0
     paths = cell.rollouts if cell.policy in search.BOUNDED else 1
