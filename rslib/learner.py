@@ -30,7 +30,7 @@ from rslib.scenario import Samples, as_inputs, write_inputs
 from rslib.seeding import derived_seed, permutation, torch_rng
 
 EVALUATION_ROWS = 2048  # bounds memory; accuracies do not depend on it
-SMALL = 2**20  # numbers in the inputs of a task (over all its epochs) that are gathered at once
+SMALL = 2**20  # numbers in the inputs of a task, over all its epochs, that are gathered at once
 
 Data = tuple[Tensor, Tensor, Tensor]  # inputs, labels and heads of the samples to learn
 Draw = tuple[Tensor | None, Tensor]  # rows of the memory (None: all of it) and of the data
@@ -119,8 +119,10 @@ class Learner:
         epochs = environment.epochs or 1
         if number == 1:
             epochs = environment.first_epochs or epochs
-        draws = self._draws(number, epochs, len(data[1]), len(memory))
-        gathered = self._at_once if data[0].numel() * epochs < SMALL else self._one_by_one
+        n, size = len(data[1]), environment.batch_size or 1
+        n_rows = epochs * (n + min(len(memory), size) * -(-n // size))
+        draws = self._draws(number, epochs, n, len(memory))
+        gathered = self._at_once if n_rows * data[0][0].numel() < SMALL else self._one_by_one
         for batch in gathered(data, memory, draws):
             if len(batch.y) > 1 or environment.network == "mlp":
                 yield batch  # batch norm has no variance of a single sample
