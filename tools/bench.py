@@ -472,7 +472,8 @@ def main() -> None:
         print(f"; load {os.getloadavg()[0]:.1f}: more than 1.5 is other people's work", flush=True)
         ratios["two_workers"] = two_workers(dataset)
         report("two_workers", ratios["two_workers"], "the same steps in each")
-        ratio, alone, together = shared_search(dataset)
+        searched = [shared_search(dataset) for _ in range(3)]  # elapsed time: 1.5 to 1.9 on one day
+        ratio, alone, together = sorted(searched)[1]
         ratios["shared_search"] = ratio
         text = f"MCTS, the same rollouts, {together} trainings instead of {alone}"
         report("shared_search", ratio, text)
