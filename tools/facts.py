@@ -116,7 +116,7 @@ def search(found: Runs, luck: tables.Table) -> str:
     for title, rows in good.groupby("dataset", sort=False):
         acc = 100 * rows.pivot(index="seed", columns="label", values="acc")
         name = published.dataset_name(str(title))
-        if len(acc) >= verdicts.FEWEST:
+        if len(acc.dropna(subset=["MCTS", "ETS"])) >= verdicts.FEWEST:
             shares.append((name, "MCTS", tables.paired(acc["MCTS"], acc["ETS"])))
     parts = [
         f"{line['Dataset']} ({line['Tasks']} tasks) {line['MCTS']} against {line['Random-best']} %, "
@@ -174,6 +174,8 @@ def _difference(found: Mapping[str, Any], pairs: str) -> str:
     """A paired difference: its side, its size, its interval, and on how many pairs it is ahead."""
     shown = tables.paired_texts(pd.DataFrame([found]))
     gap, interval, ahead = (shown[name][0] for name in ("difference", "95 % CI", "ahead on"))
+    if found["pairs"] < verdicts.FEWEST:
+        return f"too few {pairs} to judge: {gap}, ahead on {ahead}"
     return f"{_side(found)}: {gap} {interval}, ahead on {ahead} {pairs}"
 
 

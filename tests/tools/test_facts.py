@@ -48,6 +48,13 @@ def test_a_difference_is_level_unless_its_interval_leaves_zero_out(low, high, si
     assert text.startswith(f"**{side}**: ") and text.endswith("ahead on 3 of 5 seeds")
 
 
+def test_one_seed_is_not_judged():
+    """Broken: a difference without an interval is called level."""
+    nan = float("nan")
+    found = dict(paired_difference=2.5, paired_low=nan, paired_high=nan, ahead=1, pairs=1)
+    assert facts._difference(found, "seeds") == "too few seeds to judge: +2.50, ahead on 1 of 1"
+
+
 def test_the_picture_is_of_the_median_seed():
     """Broken: the README shows the seed that flatters the search."""
     middle, others = re.search(
