@@ -27,7 +27,8 @@ def mcts_against_luck() -> Table:
         acc = 100 * part.set_index("seed")[["MCTS", LUCK]]
         line = {"Dataset": dataset, "Tasks": n_tasks}
         shown.append(line | {name: f"{acc[name].mean():.2f}" for name in ("MCTS", LUCK)})
-        found.append({"tree": f"{dataset}, {n_tasks} tasks"} | _to_luck(acc, "MCTS"))
+        alone = " (one seed)" if len(acc) == 1 else ""  # no interval can be drawn
+        found.append({"tree": f"{dataset}, {n_tasks} tasks{alone}"} | _to_luck(acc, "MCTS"))
     return _table(shown, found, "MCTS against as many random schedules (100), paired by seed")
 
 
