@@ -141,7 +141,7 @@ class MLPStep:
         return loss.item()
 
     def _optimizer_step(self) -> None:
-        """Take the optimizer's own step: a task's first, and every step without a fused kernel."""
+        """Take the optimizer's own step: the first one, and every step without a fused kernel."""
         with torch.inference_mode(False), torch.no_grad():  # what it makes outlives inference mode
             for p, gradient in zip(self.parameters, self.gradients, strict=True):
                 p.grad = gradient
