@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from rslib.learner import Learner
     from rslib.memory import Memory
 
-# Private names of torch: the backward passes that autograd calls, and the kernel of Adam(fused=True).
-_relu_backward: Any = torch.ops.aten.threshold_backward.grad_input
+# Private names of torch: the operations of the functions above them, without what these do around them
+# (a tenth of a step on digits), the backward passes that autograd calls, the kernel of Adam(fused=True).
+_addmm_relu: Any = torch._addmm_activation  # pyright: ignore
+_log_softmax: Any = torch._log_softmax  # pyright: ignore
+_nll_loss: Any = torch._C._nn.nll_loss  # pyright: ignore
+_relu_backward: Any = torch.ops.aten.threshold_backward.grad_input._op
 _log_softmax_backward: Any = torch._log_softmax_backward_data  # pyright: ignore
 _fused_adam: Any = getattr(torch, "_fused_adam_", None)
 
@@ -91,52 +95,58 @@ class Method:
 
 
 class MLPStep:
-    """ER's step on the MLP: `Method.loss` and its gradients written out.
+    """ER's step on the MLP in one task: `Method.loss` and its gradients written out.
 
-    A step on digits multiplies for 0.2 ms. Recording a graph, walking it back, allocating and looking up
-    what never changes would cost as much again. The same operations in the same order give the same
-    bits (a test holds both against each other); their results go into buffers that live on.
+    A step on digits multiplies for 0.2 ms. Recording a graph, walking it back, allocating, making views
+    and looking up what never changes would cost as much again. The same operations in the same order
+    give the same bits (a test holds both against each other); their results go into buffers that live on.
     """
 
     def __init__(self, learner: Learner):
-        self.learner, self.optimizer = learner, learner.optimizer
+        self.optimizer, self.n_learned = learner.optimizer, learner.n_learned
         self.state = self.optimizer.state  # another one after a snapshot has been restored
         self.parameters = list(learner.net.parameters())
-        self.gradients = [torch.empty_like(p.detach()) for p in self.parameters]
+        self.weights = [p.detach() for p in self.parameters]
+        self.w1_t, self.w2_t, self.w3_t = (w.t() for w in self.weights[::2])
+        self.gradients = [torch.empty_like(weights) for weights in self.weights]
+        self.columns = learner.net.columns[:, : learner.n_answers].contiguous()  # (heads, answers)
         self.update: Callable[[], None] = self._optimizer_step
-        self.buffers: dict[int, list[Tensor]] = {}  # by the number of rows
+        self.buffers: dict[int, _Buffers] = {}  # by the number of rows
 
     def is_of(self, learner: Learner) -> bool:
-        """Whether the learner's weights and moments still are those of this step."""
-        return learner.optimizer.state is self.state
+        """Whether the learner's task, weights and moments still are those of this step."""
+        return learner.optimizer.state is self.state and learner.n_learned == self.n_learned
 
     @torch.inference_mode()
     def __call__(self, batch: Batch) -> float:
         """Update the network once; returns the loss."""
-        w1, b1, w2, b2, w3, b3 = self.parameters
+        _, b1, w2, b2, w3, b3 = self.weights
         dw1, db1, dw2, db2, dw3, db3 = self.gradients
-        x, net = batch.x.flatten(1), self.learner.net
-        if len(x) not in self.buffers:
-            widths = len(w1), len(w2), len(w3), len(w3), len(w2), len(w1)
-            self.buffers[len(x)] = [x.new_empty(len(x), width) for width in widths]
-        h1, h2, outputs, d_outputs, d2, d1 = self.buffers[len(x)]
+        x, y = batch.x.flatten(1), batch.y
+        n = len(x)
+        if n not in self.buffers:
+            self.buffers[n] = _Buffers(n, self)
+        at = self.buffers[n]
 
-        torch.addmm(b1, x, w1.t(), out=h1).relu_()
-        torch.addmm(b2, h1, w2.t(), out=h2).relu_()
-        torch.addmm(b3, h2, w3.t(), out=outputs)
-        columns = net.own_columns(batch.head).narrow(1, 0, self.learner.n_answers)
-        log_p = torch.log_softmax(outputs.gather(1, columns), 1)
-        loss = F.nll_loss(log_p, batch.y)
+        _addmm_relu(b1, x, self.w1_t, out=at.h1)
+        _addmm_relu(b2, at.h1, self.w2_t, out=at.h2)
+        torch.addmm(b3, at.h2, self.w3_t, out=at.outputs)
+        torch.index_select(self.columns, 0, batch.head, out=at.columns)
+        torch.gather(at.outputs, 1, at.columns, out=at.logits)
+        _log_softmax(at.logits, 1, False, out=at.log_p)
+        loss = _nll_loss(at.log_p, y, None, 1, -100)  # 1: the mean
 
-        d_log_p = torch.zeros_like(log_p).scatter_(1, batch.y.unsqueeze(1), -1 / len(x))
-        d_logits = _log_softmax_backward(d_log_p, log_p, 1, log_p.dtype)
-        d_outputs.zero_().scatter_(1, columns, d_logits)
-        _relu_backward(torch.mm(d_outputs, w3, out=d2), h2, 0, grad_input=d2)
-        _relu_backward(torch.mm(d2, w2, out=d1), h1, 0, grad_input=d1)
-        layers = (d_outputs, h2, dw3, db3), (d2, h1, dw2, db2), (d1, x, dw1, db1)
-        for delta, below, dw, db in layers:
-            torch.mm(delta.t(), below, out=dw)
-            torch.sum(delta, 0, out=db)
+        torch.index_select(at.d_loss, 0, y, out=at.d_log_p)
+        _log_softmax_backward(at.d_log_p, at.log_p, 1, at.log_p.dtype, out=at.d_logits)
+        at.d_outputs.zero_().scatter_(1, at.columns, at.d_logits)
+        _relu_backward(torch.mm(at.d_outputs, w3, out=at.d2), at.h2, 0, grad_input=at.d2)
+        _relu_backward(torch.mm(at.d2, w2, out=at.d1), at.h1, 0, grad_input=at.d1)
+        torch.mm(at.d_outputs_t, at.h2, out=dw3)
+        torch.mm(at.d2_t, at.h1, out=dw2)
+        torch.mm(at.d1_t, x, out=dw1)
+        torch.sum(at.d_outputs, 0, out=db3)
+        torch.sum(at.d2, 0, out=db2)
+        torch.sum(at.d1, 0, out=db1)
         self.update()
         return loss.item()
 
@@ -147,6 +157,22 @@ class MLPStep:
                 p.grad = gradient
             self.optimizer.step()
             self.update = fused_adam(self.optimizer) or self._optimizer_step
+
+
+class _Buffers:
+    """Where the results of `MLPStep` go in a batch of n rows; `_t` are transposed views."""
+
+    def __init__(self, n: int, step: MLPStep):
+        w1, _, w2, _, w3, _ = step.weights
+        n_answers = step.columns.shape[1]
+        self.h1, self.d1 = w1.new_empty(n, len(w1)), w1.new_empty(n, len(w1))
+        self.h2, self.d2 = w2.new_empty(n, len(w2)), w2.new_empty(n, len(w2))
+        self.outputs, self.d_outputs = w3.new_empty(n, len(w3)), w3.new_empty(n, len(w3))
+        self.d1_t, self.d2_t, self.d_outputs_t = self.d1.t(), self.d2.t(), self.d_outputs.t()
+        self.columns = step.columns.new_empty(n, n_answers)  # of each row's own head
+        self.logits, self.log_p = w3.new_empty(n, n_answers), w3.new_empty(n, n_answers)
+        self.d_log_p, self.d_logits = w3.new_empty(n, n_answers), w3.new_empty(n, n_answers)
+        self.d_loss = torch.eye(n_answers, device=w3.device).mul_(-1 / n)  # row y: of the label y
 
 
 def fused_adam(optimizer: torch.optim.Optimizer) -> Callable[[], None] | None:
