@@ -99,7 +99,7 @@ class MLPStep:
 
     A step on digits multiplies for 0.2 ms. Recording a graph, walking it back, allocating, making views
     and looking up what never changes would cost as much again. The same operations in the same order
-    give the same bits (a test holds both against each other); their results go into buffers that live on.
+    give the same bits (a test holds both against each other). Their results go into lasting buffers.
     """
 
     def __init__(self, learner: Learner):
