@@ -259,10 +259,11 @@ def test_make_paper_figures_reports_the_one_that_fails(tmp_path, monkeypatch, ca
     nbformat.write(node, repository / "notebooks" / "00_broken.ipynb")
     monkeypatch.setattr(paper_figures, "REPOSITORY", repository)
     out = ["--out-dir", str(tmp_path / "out"), "--executed", str(tmp_path / "executed")]
-    code = paper_figures.main(["--profile", "smoke", "--n-jobs", "1", *out])
+    code = paper_figures.main(["--profile", "smoke", "--n-jobs", "2", *out])  # both at once
     said = capsys.readouterr()
     assert code == 1 and "FAILED: 00_broken" in said.err and "on purpose" in said.out
-    assert "01_single_task_replay: 0 min" in said.out and "single_task_replay.pdf" in said.out
+    assert "01_single_task_replay: 0 min" in said.out
+    assert "wrote figures/digits: single_task_gain, single_task_replay\n" in said.out
     executed = tmp_path / "executed" / "default"
     assert not (executed / "00_broken.ipynb").exists()
     assert (executed / "00_broken.failed.ipynb").exists()

@@ -1,8 +1,11 @@
-"""`make paper-figures`: run every notebook through papermill, one after the other.
+"""`make paper-figures`: run every notebook through papermill.
 
-Shows which notebook is running, how long it took and what it wrote. A notebook that fails does not
-stop the others; at the end the command fails with their names. Executed copies and their HTML go to
+Shows which notebooks are running, how long each took, and at the end what they wrote. A notebook that
+fails does not stop the others; the command fails with their names. Executed copies and their HTML go to
 `executed/`; running again is fast, because results are in the store.
+
+Notebooks run beside each other, up to four, and share the cores: starting kernels and drawing figures
+keep one core busy each. Long trainings (the paper's settings) have all cores for one notebook.
 
 The paper's settings take hours where nothing is shipped. So `--profile paper --datasets mnist` draws
 stored results only, and reports each notebook that it skips because its runs are not stored; a
@@ -13,9 +16,13 @@ cannot be fetched, it is drawn from what is stored.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures as cf
 import os
 import sys
+import textwrap
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +38,18 @@ from tools import report
 # trees of its own for hours.
 NOT_SHIPPED = ("00", "07")
 ONCE = ("00", "07", "09")  # these choose their own datasets, or cover all of them
+LAST = "09"  # shows what the others have stored
+AT_ONCE = 4  # notebooks; a kernel with its data takes up to 1 GB
+
+
+@dataclass(frozen=True)
+class Job:
+    """One notebook on one dataset ("": its own choice)."""
+
+    title: str
+    notebook: Path
+    dataset: str
+    parameters: dict[str, Any]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,7 +64,11 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen:
         notebooks = [n for n in notebooks if n.name.startswith(tuple(chosen))]
     stored_only = options.profile == "paper" and bool(options.datasets) and not chosen
-    failed, start = [], time.perf_counter()
+    cores = options.n_jobs or os.cpu_count() or 1
+    at_once = min(cores, AT_ONCE) if stored_only or options.profile != "paper" else 1
+    options.n_jobs = max(cores // at_once, 1) if at_once > 1 else options.n_jobs
+    start, started, failed = time.perf_counter(), time.time(), []
+    jobs: list[Job] = []
     for notebook in notebooks:
         datasets = [] if notebook.name[:2] in ONCE else options.datasets.split()
         for dataset in datasets or [""]:
@@ -55,18 +78,59 @@ def main(arguments: list[str] | None = None) -> int:
                 if stored_only or (dataset and not data.at_hand(dataset)):
                     if not _drawable(title, notebook, dataset, parameters, stored_only):
                         continue
-                passed = _run(title, notebook, dataset, parameters, options)
+                jobs.append(Job(title, notebook, dataset, parameters))
             except (params.ParameterError, data.DataError) as error:
                 print(f"{title}: failed: {error}")
-                passed = False
-            if not passed:
                 failed.append(title)
+    for part in _in_parts(jobs, at_once):
+        for job, seconds, error in _run_all(part, Path(options.executed), at_once):
+            print(f"{job.title}: {_clock(seconds)}", flush=True)
+            if error:
+                print(f"    failed: {error}", flush=True)
+                failed.append(job.title)
     write_document(Path(options.out_dir) / "tables")
+    _print_written(Path(options.out_dir), started)
     index = report.build(Path(options.executed))
     print(f"total {_clock(time.perf_counter() - start)}; report: {index}")
     if failed:
-        print("FAILED: " + ", ".join(failed), file=sys.stderr)
+        print("FAILED: " + ", ".join(sorted(failed)), file=sys.stderr)
     return 1 if failed else 0
+
+
+def _in_parts(jobs: list[Job], at_once: int) -> list[list[Job]]:
+    """The jobs in the order to run them, in parts that wait for each other.
+
+    Beside each other the later notebooks go first: the longest are among them, so that no core is idle
+    at the end, and 08 trains what 02 and 04 look up.
+    """
+    last = [job for job in jobs if job.notebook.name.startswith(LAST)]
+    others = [job for job in jobs if job not in last]
+    return [others if at_once == 1 else others[::-1], last]
+
+
+def _run_all(jobs: list[Job], executed: Path, at_once: int) -> Iterator[tuple[Job, float, str]]:
+    """Run jobs, so many at once; yields each when it has ended, with its seconds and its error or ""."""
+    if at_once == 1 or len(jobs) < 2:
+        for job in jobs:
+            yield _run(job, executed)
+        return
+    from rslib.runs import workers  # here: it loads torch, which running a notebook does not
+
+    with workers.Processes(at_once) as pool:
+        runs = {pool.submit(_run, job, executed, False): job for job in jobs}
+        for run in cf.as_completed(runs):
+            try:
+                yield run.result()
+            except RuntimeError as error:  # its process died
+                yield runs[run], 0.0, str(error)
+
+
+def _print_written(out_dir: Path, since: float) -> None:
+    """List the figures and tables that were written, folder by folder."""
+    for folder in sorted(f for kind in ("figures", "tables") for f in out_dir.glob(f"{kind}/*/")):
+        names = sorted({f.stem for f in folder.iterdir() if f.stat().st_mtime >= since})
+        if names:
+            print(textwrap.fill(f"wrote {folder.relative_to(out_dir)}: {', '.join(names)}", 100))
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -144,7 +208,7 @@ def stored_runs(dataset: str, number: str, profile: str = "paper") -> tuple[int,
 
     A study of searches needs one of MCTS: its figures are about that.
     """
-    from rslib.runs import grid, studies  # here: it loads torch, which running a notebook does not
+    from rslib.runs import grid, studies  # here: see _run_all
 
     p = params.check({"dataset": dataset, "profile": profile}, number)
     mine = [study.cells(p) for study in studies.STUDIES if study.notebook == number]
@@ -153,26 +217,20 @@ def stored_runs(dataset: str, number: str, profile: str = "paper") -> tuple[int,
     return len(grid.lookup(cells)), len(cells), all(len(grid.lookup(some)) for some in searches)
 
 
-def _run(
-    title: str,
-    notebook: Path,
-    dataset: str,
-    parameters: dict[str, Any],
-    options: argparse.Namespace,
-) -> bool:
-    """Execute one notebook, print what it wrote, and return whether it went through."""
-    out = Path(options.executed) / (Path(dataset).stem or "default") / notebook.name
+def _run(job: Job, executed: Path, bar: bool = True) -> tuple[Job, float, str]:
+    """Execute one notebook; returns the job, the seconds it took, and what went wrong ("": nothing)."""
+    out = executed / (Path(job.dataset).stem or "default") / job.notebook.name
     out.parent.mkdir(parents=True, exist_ok=True)
     running = out.with_suffix(".failed.ipynb")  # its name until it has gone through
-    print(f"{title} ...", flush=True)
+    print(f"{job.title} ...", flush=True)
     start, error = time.time(), ""
     try:
         papermill.execute_notebook(
-            notebook,
+            job.notebook,
             running,
-            parameters,
-            cwd=str(notebook.parent),
-            progress_bar=sys.stderr.isatty(),
+            job.parameters,
+            cwd=str(job.notebook.parent),
+            progress_bar=bar and sys.stderr.isatty(),
             # Each kernel would warn that it talks to this process over plain TCP.
             extra_arguments=["--IPKernelApp.log_level=40"],
         )
@@ -182,16 +240,7 @@ def _run(
         error = f"{caught}. Run again: finished trainings are kept"
     if not error:
         os.replace(running, out)
-    artefacts = [
-        f for kind in ("figures", "tables") for f in Path(options.out_dir, kind).glob("*/*")
-    ]
-    written = sorted(f for f in artefacts if f.stat().st_mtime >= start)
-    print(f"{title}: {_clock(time.time() - start)}, wrote {len(written)} files", flush=True)
-    for path in written:
-        print(f"    {os.path.relpath(path, options.out_dir)}")
-    if error:
-        print(f"    failed: {error}", flush=True)
-    return not error
+    return job, time.time() - start, error
 
 
 DOCUMENT = r"""%% Every table of this folder: pdflatex all

@@ -141,7 +141,7 @@ def test_paper_figures_goes_on_after_a_dead_kernel(tmp_path, monkeypatch, capsys
 
     monkeypatch.setattr(paper_figures.papermill, "execute_notebook", dies)
     out = ["--out-dir", str(tmp_path), "--executed", str(tmp_path / "executed")]
-    assert paper_figures.main(["--notebooks", "01 04", *out]) == 1
+    assert paper_figures.main(["--notebooks", "01 04", "--n-jobs", "1", *out]) == 1
     said = capsys.readouterr()
     assert run == ["01", "04"] and "Kernel died. Run again: finished trainings" in said.out
     assert "FAILED: 01_single_task_replay, 04_memory_selection" in said.err
@@ -191,7 +191,7 @@ def test_the_papers_settings_draw_what_is_there_and_train_only_what_is_named(
 
     monkeypatch.setattr(paper_figures.papermill, "execute_notebook", execute)
     out = ["--out-dir", str(tmp_path), "--executed", str(tmp_path / "executed")]
-    command = ["--profile", "paper", "--datasets", "digits", *out]
+    command = ["--profile", "paper", "--datasets", "digits", "--n-jobs", "1", *out]
     assert paper_figures.main(command) == 0
     assert run == ["01", "02", "04", "09"]
     assert trains["01"] and not trains["02"] and not trains["04"]  # drawn from the rows there are
@@ -205,7 +205,7 @@ def test_the_papers_settings_draw_what_is_there_and_train_only_what_is_named(
     assert paper_figures.main([*command, "--notebooks", "02"]) == 0
     assert run == ["02"] and trains["02"]
     run.clear()
-    both = ["--profile", "paper", "--datasets", "digits minst", *out]
+    both = ["--profile", "paper", "--datasets", "digits minst", "--n-jobs", "1", *out]
     assert paper_figures.main(both) == 1  # what is misspelt is told, the other drawn all the same
     assert (
         run == ["01", "02", "04", "09"]
