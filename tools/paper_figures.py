@@ -266,4 +266,7 @@ def _clock(seconds: float) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("stopped; what has been trained is kept. Run this again to go on")
