@@ -420,8 +420,8 @@ def draw(diary: pd.DataFrame) -> None:
                 ax.axhline(limit, color=line.get_color(), linewidth=0.6, linestyle=":")
         ax.set_title(title)
         ax.set_xticks(range(len(diary)), diary["commit"].str[:7], rotation=60, ha="right")
-        ax.set_ylim(0)
-        ax.legend(fontsize=6)
+        ax.set_ylim(0, 1.35 * ax.dataLim.ymax)  # room for the legend
+        ax.legend(fontsize=6, loc="upper center", ncols=3, columnspacing=1, handlelength=1.5)
     fig.savefig(DIARY.with_suffix(".png"), dpi=style.DPI, metadata={"Software": None})
 
 
