@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from small_environment import small
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from rslib import environment
 from rslib import learner as learner_module
@@ -169,6 +170,28 @@ def test_a_method_may_change_the_learning_rate_between_steps(monkeypatch):
             environment = small(method=name, method_args=dict(optimizer=optimizer), epochs=2)
             found.append(weights(learned(environment, ETS[:2])))
         assert found[0] == found[1]
+
+
+def test_a_method_may_replace_the_weights_between_steps(monkeypatch):
+    """Broken: the MLP's step goes on with the tensors that somebody's method has put away."""
+
+    class Averaged(METHODS["er"]):
+        def step(self, learner, batch):
+            before = parameters_to_vector(learner.net.parameters()).detach().clone()
+            loss = super().step(learner, batch)
+            after = parameters_to_vector(learner.net.parameters()).detach()
+            vector_to_parameters(before + 0.9 * (after - before), learner.net.parameters())
+            return loss
+
+    class RecordedAveraged(Averaged):
+        def loss(self, learner, batch):
+            return super().loss(learner, batch)
+
+    found = []
+    for name, method in (("averaged", Averaged), ("recorded", RecordedAveraged)):
+        monkeypatch.setitem(METHODS, name, method)
+        found.append(weights(learned(small(method=name), ETS[:2])))
+    assert found[0] == found[1]
 
 
 def test_the_fused_kernel_takes_turns_with_the_optimizers_own_step(monkeypatch):
@@ -377,6 +400,7 @@ def test_mean_of_features_pools_depend_on_the_path_and_others_do_not():
 FAULTS = """
 import os, resource, torch
 from small_environment import small
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from rslib.learner import Learner, keep_freed_memory
 
 def count():

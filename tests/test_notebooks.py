@@ -246,7 +246,8 @@ def test_the_contents_of_09_lead_to_all_of_its_sections():
 
 @pytest.mark.slow
 def test_make_paper_figures_reports_the_one_that_fails(tmp_path, monkeypatch, capsys):
-    """Broken: one failing notebook hides or stops the others, or the command succeeds."""
+    """Broken: one notebook that fails, or whose process dies, hides or stops the others that run beside
+    it, or the command succeeds."""
     monkeypatch.setenv("RSLIB_STORE", str(tmp_path / "store"))
     good = FOLDER / "01_single_task_replay.ipynb"
     repository = tmp_path / "repository"
@@ -257,11 +258,14 @@ def test_make_paper_figures_reports_the_one_that_fails(tmp_path, monkeypatch, ca
     node.cells[-3].cell_type = "code"
     node.cells[-3] = nbformat.v4.new_code_cell("raise RuntimeError('on purpose')")
     nbformat.write(node, repository / "notebooks" / "00_broken.ipynb")
+    node.cells[-3].source = "import os; os.kill(os.getppid(), 9)"
+    nbformat.write(node, repository / "notebooks" / "02_deadly.ipynb")
     monkeypatch.setattr(paper_figures, "REPOSITORY", repository)
     out = ["--out-dir", str(tmp_path / "out"), "--executed", str(tmp_path / "executed")]
     code = paper_figures.main(["--profile", "smoke", "--n-jobs", "2", *out])  # both at once
     said = capsys.readouterr()
-    assert code == 1 and "FAILED: 00_broken" in said.err and "on purpose" in said.out
+    assert code == 1 and "FAILED: 00_broken, 02_deadly" in said.err
+    assert "on purpose" in said.out and "its worker process was ended twice" in said.out
     assert "01_single_task_replay: 0 min" in said.out
     assert "wrote figures/digits: single_task_gain, single_task_replay\n" in said.out
     executed = tmp_path / "executed" / "default"

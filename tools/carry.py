@@ -1,8 +1,9 @@
 """`python -m tools.carry out|in FOLDER`: go on with unfinished runs on another machine.
 
-Rows travel in results/ and are enough to go on with a search. In the middle of a schedule the network is
-needed too, and twenty tasks of convolutions may take longer than one machine is at hand. `out` writes a
-file for every schedule that was begun and not finished; `in` puts those files into this machine's store.
+Shipped rows are enough to go on with a search. In the middle of a schedule the network is needed too,
+and twenty tasks of convolutions may take longer than one machine is at hand. `out` writes a file for
+every schedule that was begun and not finished, with its network and the rows on its way; `in` puts
+those files into this machine's store. What cannot be carried is named, and the others go on.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 from rslib import Environment, Store
-from rslib.store.rows import n_learned
+from rslib.errors import UserError
+from rslib.schedule import UNTRAINED, path_from_text, path_text
+from rslib.store.rows import Row, n_learned
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,44 +27,67 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("way", choices=("out", "in"))
     parser.add_argument("folder", type=Path)
     options = parser.parse_args(arguments)
-    store = Store()
+    options.folder.mkdir(parents=True, exist_ok=True)
     moved = carry_out if options.way == "out" else carry_in
-    for environment, n in moved(store, options.folder):
-        print(f"after task {n} of {environment.n_tasks}: {environment}")
-    return 0
+    failed = 0
+    for what, trouble in moved(Store(), options.folder):
+        failed += bool(trouble)
+        print(f"{what}: {trouble or 'carried'}")
+    return min(failed, 1)
 
 
-def unfinished(store: Store, key: str, n_tasks: int) -> list[str]:
-    """The paths that nothing stored goes on from, though they do not reach the last task."""
-    rows = store.rows(key)
+def carry_out(store: Store, folder: Path) -> Iterator[tuple[str, str]]:
+    """Write every unfinished path; yields what it is, and why it could not be carried ("": it was)."""
+    for key, spec in store.environments().items():
+        rows = store.rows(key)
+        for path in unfinished(rows, spec["n_tasks"]):
+            what = f"{spec['dataset']}, seed {spec['seed']}, after task {n_learned(path)}"
+            state = store.load_checkpoint(key, path)
+            if state is None:
+                yield what, "its network is not stored"
+                continue
+            way = {text: as_plain(rows[text]) for text in way_to(path)}
+            carried = {"key": key, "spec": spec, "path": path, "rows": way, "state": state}
+            number = len(list(folder.glob(f"{key}-*.pt")))
+            torch.save(carried, folder / f"{key}-{number}.pt")
+            yield what, ""
+
+
+def carry_in(store: Store, folder: Path) -> Iterator[tuple[str, str]]:
+    """Put networks and rows into the store; yields the file, and why it was refused ("": it was not)."""
+    for file in sorted(folder.glob("*.pt")):
+        carried = torch.load(file, weights_only=True)
+        try:
+            environment = Environment.from_spec(carried["spec"])
+            key, spec = environment.key, environment.as_stored()
+        except UserError as error:  # data that are not here, a method that is not registered
+            yield file.name, str(error)
+            continue
+        if key != carried["key"]:
+            yield file.name, f"{environment} has the key {key} with this torch and data"
+            continue
+        for text, row in carried["rows"].items():
+            arrays = {name: row[name].numpy() for name in ("val", "test")}
+            store.put(key, spec, text, Row(**row | arrays))
+        store.save_checkpoint(key, spec, carried["path"], carried["state"])
+        yield file.name, ""
+
+
+def unfinished(rows: dict[str, Row], n_tasks: int) -> list[str]:
+    """The paths that no row goes on from, though they do not reach the last task."""
     goes_on = {path.rpartition("/")[0] for path in rows if path}
     return [path for path in rows if 0 < n_learned(path) < n_tasks and path not in goes_on]
 
 
-def carry_out(store: Store, folder: Path) -> Iterator[tuple[Environment, int]]:
-    """Write the network at the end of every unfinished path that has a snapshot."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for key, spec in store.environments().items():
-        for path in unfinished(store, key, spec["n_tasks"]):
-            state = store.load_checkpoint(key, path)
-            if state:
-                carried = {"spec": spec, "path": path, "state": state}
-                torch.save(carried, folder / f"{key}-{n_learned(path)}.pt")
-                yield Environment.from_spec(spec), n_learned(path)
+def way_to(path: str) -> list[str]:
+    """The untrained network, and every node down to the end of a path."""
+    whole = path_from_text(path)
+    return [UNTRAINED, *(path_text(whole[:k]) for k in range(len(whole) + 1))]
 
 
-def carry_in(store: Store, folder: Path) -> Iterator[tuple[Environment, int]]:
-    """Put the networks into the store. One whose environment has another key here is refused."""
-    for file in sorted(folder.glob("*.pt")):
-        carried = torch.load(file, weights_only=True)
-        environment = Environment.from_spec(carried["spec"])
-        if not file.name.startswith(environment.key):
-            sys.exit(
-                f"{file}: {environment} has the key {environment.key} with this torch and data"
-            )
-        spec = environment.as_stored()
-        store.save_checkpoint(environment.key, spec, carried["path"], carried["state"])
-        yield environment, n_learned(carried["path"])
+def as_plain(row: Row) -> dict:
+    """A row as values that torch.load takes without trusting the file."""
+    return asdict(row) | {name: torch.tensor(getattr(row, name)) for name in ("val", "test")}
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures as cf
 import os
+import signal
 import sys
 import textwrap
 import time
@@ -64,25 +65,30 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen:
         notebooks = [n for n in notebooks if n.name.startswith(tuple(chosen))]
     stored_only = options.profile == "paper" and bool(options.datasets) and not chosen
-    cores = options.n_jobs or os.cpu_count() or 1
-    at_once = min(cores, AT_ONCE) if stored_only or options.profile != "paper" else 1
-    options.n_jobs = max(cores // at_once, 1) if at_once > 1 else options.n_jobs
+    pairs = [
+        (notebook, dataset)
+        for notebook in notebooks
+        for dataset in ([] if notebook.name[:2] in ONCE else options.datasets.split()) or [""]
+    ]
+    trains_long = options.profile == "paper" and not stored_only
+    n_beside = sum(not notebook.name.startswith(LAST) for notebook, _ in pairs)
+    at_once, n_jobs = share_out(options.n_jobs or os.cpu_count() or 1, n_beside, trains_long)
+    if at_once > 1 and not stored_only:  # what trains nothing is the same on every machine
+        options.n_jobs = n_jobs
     start, started, failed = time.perf_counter(), time.time(), []
     jobs: list[Job] = []
-    for notebook in notebooks:
-        datasets = [] if notebook.name[:2] in ONCE else options.datasets.split()
-        for dataset in datasets or [""]:
-            title = f"{notebook.stem} {dataset}".strip()
-            parameters = _parameters(notebook, dataset, options)
-            try:
-                if stored_only or (dataset and not data.at_hand(dataset)):
-                    if not _drawable(title, notebook, dataset, parameters, stored_only):
-                        continue
-                jobs.append(Job(title, notebook, dataset, parameters))
-            except (params.ParameterError, data.DataError) as error:
-                print(f"{title}: failed: {error}")
-                failed.append(title)
-    for part in _in_parts(jobs, at_once):
+    for notebook, dataset in pairs:
+        title = f"{notebook.stem} {dataset}".strip()
+        parameters = _parameters(notebook, dataset, options)
+        try:
+            if stored_only or (dataset and not data.at_hand(dataset)):
+                if not _drawable(title, notebook, dataset, parameters, stored_only):
+                    continue
+            jobs.append(Job(title, notebook, dataset, parameters))
+        except (params.ParameterError, data.DataError) as error:
+            print(f"{title}: failed: {error}")
+            failed.append(title)
+    for part in in_parts(jobs, at_once):
         for job, seconds, error in _run_all(part, Path(options.executed), at_once):
             print(f"{job.title}: {_clock(seconds)}", flush=True)
             if error:
@@ -97,7 +103,13 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _in_parts(jobs: list[Job], at_once: int) -> list[list[Job]]:
+def share_out(cores: int, n_notebooks: int, trains_long: bool) -> tuple[int, int]:
+    """How many notebooks run beside each other, and how many processes each may start."""
+    at_once = 1 if trains_long else max(1, min(cores, n_notebooks, AT_ONCE))
+    return at_once, -(-cores // at_once)
+
+
+def in_parts(jobs: list[Job], at_once: int) -> list[list[Job]]:
     """The jobs in the order to run them, in parts that wait for each other.
 
     Beside each other the later notebooks go first: the longest are among them, so that no core is idle
@@ -117,12 +129,18 @@ def _run_all(jobs: list[Job], executed: Path, at_once: int) -> Iterator[tuple[Jo
     from rslib.runs import workers  # here: it loads torch, which running a notebook does not
 
     with workers.Processes(at_once) as pool:
-        runs = {pool.submit(_run, job, executed, False): job for job in jobs}
+        runs = {pool.submit(_run_beside, job, executed): job for job in jobs}
         for run in cf.as_completed(runs):
             try:
                 yield run.result()
-            except RuntimeError as error:  # its process died
+            except Exception as error:  # its process died, the disk is full, ...: the others go on
                 yield runs[run], 0.0, str(error)
+
+
+def _run_beside(job: Job, executed: Path) -> tuple[Job, float, str]:
+    """Run one in a process of its own, which ends without a word when the terminal interrupts all."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # its kernel ends with it
+    return _run(job, executed, bar=False)
 
 
 def _print_written(out_dir: Path, since: float) -> None:
@@ -219,21 +237,30 @@ def stored_runs(dataset: str, number: str, profile: str = "paper") -> tuple[int,
 
 def _run(job: Job, executed: Path, bar: bool = True) -> tuple[Job, float, str]:
     """Execute one notebook; returns the job, the seconds it took, and what went wrong ("": nothing)."""
-    out = executed / (Path(job.dataset).stem or "default") / job.notebook.name
+    folder = Path(job.dataset).stem or "default"
+    if data.is_path(job.dataset) and folder in data.names():
+        folder = f"own-{folder}"  # a user's mnist.npz is not mnist
+    out = executed / folder / job.notebook.name
     out.parent.mkdir(parents=True, exist_ok=True)
     running = out.with_suffix(".failed.ipynb")  # its name until it has gone through
     print(f"{job.title} ...", flush=True)
     start, error = time.time(), ""
     try:
-        papermill.execute_notebook(
-            job.notebook,
-            running,
-            job.parameters,
-            cwd=str(job.notebook.parent),
-            progress_bar=bar and sys.stderr.isatty(),
-            # Each kernel would warn that it talks to this process over plain TCP.
-            extra_arguments=["--IPKernelApp.log_level=40"],
-        )
+        for attempt in (1, 2):
+            try:
+                papermill.execute_notebook(
+                    job.notebook,
+                    running,
+                    job.parameters,
+                    cwd=str(job.notebook.parent),
+                    progress_bar=bar and sys.stderr.isatty(),
+                    # Each kernel would warn that it talks to this process over plain TCP.
+                    extra_arguments=["--IPKernelApp.log_level=40"],
+                )
+                break
+            except RuntimeError as caught:  # two kernels that start at once may take the same port
+                if attempt == 2 or "before replying" not in str(caught):
+                    raise
     except papermill.PapermillExecutionError as caught:
         error = f"{caught.ename}: {caught.evalue}"
     except RuntimeError as caught:  # the kernel was killed, or had not enough memory

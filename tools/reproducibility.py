@@ -28,7 +28,7 @@ HEAD = """# Reproducibility
 
 Written by `make reproducibility` from the rows in the store and in `results/`. One notebook on one
 dataset with the paper's settings: `make paper-figures PROFILE=paper DATASETS=mnist NOTEBOOKS=04`.
-Datasets that are not named below were not run.
+Datasets that the summary does not name were not run.
 
 ## Summary
 """
@@ -114,7 +114,8 @@ def _rules(compared: list[Comparison]) -> list[str]:
     if len(cells):
         half = (cells["high_95"] - cells["low_95"]) / 2
         lines[-1] += (
-            f" Of the {len(cells)} ACC cells with enough seeds: {verdicts.counted(cells['verdict'])}. "
+            f" Of the {len(cells)} ACC cells with enough seeds (App. C.9 repeats cells of Table 1, and "
+            f"each counts once here): {verdicts.counted(cells['verdict'])}. "
             f"In the median cell a difference shows from {half.median():.2f} points on (in single "
             f"cells from {half.min():.2f} to {half.max():.2f}). {direction(cells)}"
         )
@@ -248,7 +249,8 @@ def _searches() -> list[str]:
     equal = searches.at_equal_cost().frame
     if len(equal):
         lines += [
-            "At equal cost, in environments used for nothing else (`make searches`; *without model*"
+            "At about equal cost (20 rollouts on five tasks, at most 181 trainings on ten and 381 on "
+            "twenty), in environments used for nothing else (`make searches`; *without model*"
         ]
         lines += ["draws among the surrogate's own candidates); differences to Random-best:\n"]
         lines += [_markdown(equal), ""]

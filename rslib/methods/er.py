@@ -5,7 +5,7 @@ head. Other methods override `loss` (another loss on the same batch) or `step` (
 `begin` and `end` (around a task), and name what they keep in `state`: the schedule tree snapshots it,
 so that a cached walk stays exact. A method never chooses what is replayed.
 
-On the paper's MLP, ER takes `MLPStep`: the same step with its gradients written out.
+On the paper's MLP, ER takes `MLPStep` on the CPU: the same step with its gradients written out.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Method:
 
     def step(self, learner: Learner, batch: Batch) -> float:
         """Update the network once; returns the loss, whose NaN ends the training."""
-        if type(self).loss is Method.loss and learner.environment.network == "mlp":
+        is_mlp = learner.environment.network == "mlp" and learner.device.type == "cpu"
+        if is_mlp and type(self).loss is Method.loss:
             if self._mlp_step is None or not self._mlp_step.is_of(learner):
                 self._mlp_step = MLPStep(learner)
             return self._mlp_step(batch)
@@ -107,6 +108,7 @@ class MLPStep:
         self.state = self.optimizer.state  # another one after a snapshot has been restored
         self.parameters = list(learner.net.parameters())
         self.weights = [p.detach() for p in self.parameters]
+        self.places = [p.data_ptr() for p in self.parameters]
         self.w1_t, self.w2_t, self.w3_t = (w.t() for w in self.weights[::2])
         self.gradients = [torch.empty_like(weights) for weights in self.weights]
         self.columns = learner.net.columns[:, : learner.n_answers].contiguous()  # (heads, answers)
@@ -115,7 +117,8 @@ class MLPStep:
 
     def is_of(self, learner: Learner) -> bool:
         """Whether the learner's task, weights and moments still are those of this step."""
-        return learner.optimizer.state is self.state and learner.n_learned == self.n_learned
+        same_task = learner.optimizer.state is self.state and learner.n_learned == self.n_learned
+        return same_task and self.places == [p.data_ptr() for p in self.parameters]
 
     @torch.inference_mode()
     def __call__(self, batch: Batch) -> float:

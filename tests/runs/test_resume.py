@@ -147,6 +147,29 @@ def test_paper_figures_goes_on_after_a_dead_kernel(tmp_path, monkeypatch, capsys
     assert "FAILED: 01_single_task_replay, 04_memory_selection" in said.err
 
 
+@pytest.mark.parametrize(
+    ("cores", "n_notebooks", "trains_long", "expected"),
+    [(2, 9, False, (2, 1)), (8, 9, False, (4, 2)), (6, 9, False, (4, 2)), (1, 9, False, (1, 1))]
+    + [(8, 1, False, (1, 8)), (8, 0, False, (1, 8)), (8, 9, True, (1, 8))],
+)
+def test_notebooks_share_the_cores(cores, n_notebooks, trains_long, expected):
+    """Broken: a single notebook gets a part of the cores, or hours of training do, or some are idle."""
+    assert paper_figures.share_out(cores, n_notebooks, trains_long) == expected
+
+
+def test_09_waits_for_the_others():
+    """Broken: 09 is drawn before the notebooks whose results it shows have stored them."""
+    jobs = [
+        paper_figures.Job(name, Path(f"{name}.ipynb"), "", {})
+        for name in ("00_a", "02_b", "08_c", "09_paper")
+    ]
+    ordered = [
+        [[job.title[:2] for job in part] for part in paper_figures.in_parts(jobs, at_once)]
+        for at_once in (1, 2)
+    ]
+    assert ordered == [[["00", "02", "08"], ["09"]], [["08", "02", "00"], ["09"]]]
+
+
 def test_paper_figures_refuses_a_notebook_that_is_not_there(tmp_path, monkeypatch, capsys):
     """Broken: `NOTEBOOKS="04 5"` runs 04 and says that all went well."""
     monkeypatch.setattr(paper_figures.papermill, "execute_notebook", None)  # runs nothing

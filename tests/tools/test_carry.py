@@ -1,30 +1,48 @@
 """`python -m tools.carry`: unfinished runs go on elsewhere, with the same bits."""
 
+from dataclasses import replace
+
 import numpy as np
+import torch
 
 from rslib import Environment, ScheduleTree, Store
 from tools import carry
 
-PATH = ((10,), (5, 5), (3, 4, 3), (2, 3, 2, 3))
+TINY = Environment("digits", epochs=1, hidden=16)
+PATHS = ((10,), (5, 5), (3, 4, 3), (2, 3, 2, 3)), ((10,), (10, 0), (3, 4, 3), (2, 3, 2, 3))
 
 
-def test_a_run_goes_on_on_another_machine(tmp_path, monkeypatch, capsys):
-    """Broken: a run that is carried over trains its first tasks again, or ends otherwise."""
-    environment = Environment("digits", epochs=1, hidden=16)
-    whole = ScheduleTree(environment).walk(PATH)
-    results, networks = tmp_path / "results", tmp_path / "networks"
-    here = Store(tmp_path / "here", shipped=None)
-    ScheduleTree(environment, here).walk(PATH[:2])
-    ScheduleTree(Environment("digits", epochs=1, hidden=16, seed=2), here).walk(PATH)  # finished
-    here.export(environment.key, results)
+def test_runs_go_on_on_another_machine(tmp_path, monkeypatch, capsys):
+    """Broken: a run that is carried over trains its first tasks again, or ends otherwise; or two
+    unfinished runs of one environment become one."""
+    whole = [ScheduleTree(TINY).walk(path).test for path in PATHS]
+    networks, stores = tmp_path / "networks", [Store(tmp_path / n, shipped=None) for n in "ab"]
+    here = ScheduleTree(TINY, stores[0])
+    for path in PATHS:
+        here.walk(path[:3])
+    ScheduleTree(replace(TINY, seed=2), stores[0]).walk(PATHS[0])  # finished
+    for store, way in zip(stores, ("out", "in"), strict=True):
+        monkeypatch.setattr(carry, "Store", lambda store=store: store)
+        assert carry.main([way, str(networks)]) == 0
+    assert capsys.readouterr().out.count("digits, seed 1, after task 4: carried") == 2
+    there = ScheduleTree(TINY, stores[1])
+    for path, test in zip(PATHS, whole, strict=True):
+        assert np.array_equal(there.walk(path).test, test)
+    assert there.trained == 2  # the last task of both
 
-    monkeypatch.setattr(carry, "Store", lambda: here)
-    assert carry.main(["out", str(networks)]) == 0
-    assert [file.name for file in networks.iterdir()] == [f"{environment.key}-3.pt"]
-    there = Store(tmp_path / "there", shipped=results)
-    monkeypatch.setattr(carry, "Store", lambda: there)
-    assert carry.main(["in", str(networks)]) == 0
-    assert "after task 3 of 5: " in capsys.readouterr().out
-    tree = ScheduleTree(environment, there)
-    assert np.array_equal(tree.walk(PATH).test, whole.test)
-    assert tree.trained == 2
+
+def test_what_cannot_be_carried_is_named(tmp_path, monkeypatch, capsys):
+    """Broken: one run without its network, or of another torch, keeps the others from being carried."""
+    store, networks = Store(tmp_path / "a", shipped=None), tmp_path / "networks"
+    monkeypatch.setattr(carry, "Store", lambda: store)
+    ScheduleTree(TINY, store).walk(PATHS[0][:2])
+    store.prune()
+    ScheduleTree(replace(TINY, seed=2), store).walk(PATHS[0][:2])
+    assert carry.main(["out", str(networks)]) == 1
+    assert "seed 1, after task 3: its network is not stored" in capsys.readouterr().out
+    (file,) = networks.iterdir()
+    torch.save(torch.load(file) | {"key": "another"}, networks / "another-0.pt")
+    assert carry.main(["in", str(networks)]) == 1
+    said = capsys.readouterr().out
+    assert "another-0.pt: " in said and "with this torch" in said
+    assert f"{file.name}: carried" in said
