@@ -81,6 +81,11 @@ def test_the_caption_of_a_picture_follows_its_numbers():
     assert "hollow: the paper's" in said
     assert "**schedule** moves ACC by up to 1.00 points: with k-means, MCTS 91.00 %" in said
     assert "**selection** moves ACC by up to 7.00 points: with ETS, Uniform 97.00 % against" in said
+    # What was run on one seed only is no effect of a choice.
+    once = rows(mcts=(0.10,), ets=()).assign(selection="kmeans")
+    table = tables.summary_table(pd.concat([rows(), once]), ("selection", "label"))
+    said = verdicts.what_moves(table, "selection")
+    assert "Only one **selection** was run on 2 seeds." in said and "10.00 %" not in said
     lost = both.assign(acc=float("nan"), bwt=float("nan"), converged=False)
     nothing = tables.summary_table(lost, ("selection", "label"), paper_table="memory_selection")
     assert "No run" in verdicts.what_moves(nothing, "selection")
