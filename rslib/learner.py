@@ -9,6 +9,7 @@ is made on torch's default device.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import math
@@ -24,8 +25,9 @@ from torch import Tensor
 
 from rslib import models
 from rslib.environment import Environment, device
-from rslib.memory import Memory, fill, make_pool
+from rslib.memory import SELECTIONS, Memory, fill, make_pool
 from rslib.methods import METHODS, Batch
+from rslib.models import NETWORKS
 from rslib.scenario import Samples, as_inputs, write_inputs
 from rslib.seeding import derived_seed, permutation, torch_rng
 
@@ -88,9 +90,7 @@ class Learner:
         self.n_learned = number  # from here on the new task's classes count as seen
         if self.diverged:
             return
-        with torch.random.fork_rng(devices=[]):
-            # Nothing built in draws from torch's global generator; a user's dropout layer does.
-            torch.manual_seed(derived_seed(self.environment.seed, "own draws", number))
+        with self._own_draws(number):
             memory = fill(
                 self.scenario.tasks, self.pools, counts, self.environment.samples_kept_per_task
             ).to(self.device)
@@ -108,6 +108,24 @@ class Learner:
             self.net.eval()
             self.pools.append(self._pool(number))
             self.method.end(self)
+
+    @contextlib.contextmanager
+    def _own_draws(self, number: int) -> Iterator[None]:
+        """Seed torch's global generator for what users' code draws, such as a dropout layer's masks.
+
+        Nothing built in draws from it. Threads that train own code take turns, for it is the process's.
+        """
+        environment = self.environment
+        if (
+            environment.network in NETWORKS.built_in
+            and environment.method in METHODS.built_in
+            and environment.selection in SELECTIONS.built_in
+        ):
+            yield
+            return
+        with models.OWN_DRAWS, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derived_seed(environment.seed, "own draws", number))
+            yield
 
     def batches(self, number: int, memory: Memory) -> Iterator[Batch]:
         """Yield B current samples with the whole memory (or with B of it, where it is larger than B).

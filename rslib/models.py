@@ -13,6 +13,7 @@ drew them, from torch's global generator, which is seeded for it.
 from __future__ import annotations
 
 import math
+import threading
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +52,9 @@ class Network(nn.Module):
         return self.columns.index_select(0, head)
 
 
+OWN_DRAWS = threading.RLock()  # torch's global generator belongs to the whole process
+
+
 def build(
     network: str,
     input_shape: tuple[int, ...],
@@ -63,7 +67,7 @@ def build(
     make_trunk, built_in = NETWORKS[network], network in NETWORKS.built_in
     if built_in and network != "mlp" and len(input_shape) != 3:
         raise BadValue(f"{network} needs images (channels, height, width), got {input_shape}")
-    with torch.random.fork_rng(devices=[]):
+    with OWN_DRAWS, torch.random.fork_rng(devices=[]):
         if not built_in:
             torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
         trunk = make_trunk(input_shape, hidden).eval()

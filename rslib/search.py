@@ -95,6 +95,8 @@ def leader(rewards: ArrayLike) -> int:
 
 def _best(policy: str, label: str, nodes: Sequence[Node], trained: int) -> Result:
     """The result of having tried these nodes: the leader by validation, and all of them."""
+    if not nodes:
+        raise BadValue("trainings must allow one schedule: at least as many as there are tasks")
     rewards, accs = (
         np.array([getattr(node, kind) for node in nodes]) for kind in ("reward", "acc")
     )

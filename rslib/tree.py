@@ -254,9 +254,12 @@ class ScheduleTree:
             return  # trained again only because its snapshot was gone
         val, test = learner.accuracies()
         seconds, code = time.perf_counter() - start, self.environment.code()
-        self._rows[text] = Row(val, test, seconds, code=code)
-        if self.store:
-            self.store.put(self.environment.key, self._stored_as, text, self._rows[text])
+        row = Row(val, test, seconds, code=code)
+        if (
+            self.store
+        ):  # first: what an interrupt or a full disk keeps from the store is not known here
+            self.store.put(self.environment.key, self._stored_as, text, row)
+        self._rows[text] = row
 
     def _learner_above(self, path: Path, missing: int) -> Learner:
         """The learner at the deepest ancestor of depth `missing - 1` or less that can be had."""

@@ -1,6 +1,7 @@
 """The three networks: sizes by hand, heads against separate layers, initial weights."""
 
 import math
+import threading
 from itertools import pairwise
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rslib.models import Network, build
+from rslib.models import NETWORKS, Network, build
 
 
 def network(kind="mlp", shape=(1, 28, 28), n_heads=5, head_size=2, seed=0, **more) -> Network:
@@ -198,3 +199,25 @@ def test_initial_weights_have_pytorchs_distribution():
             assert module.bias is not None and module.bias.abs().max() <= bound
         if isinstance(module, nn.BatchNorm2d):
             assert (module.weight == 1).all() and (module.bias == 0).all()
+
+
+def test_networks_of_ones_own_do_not_share_random_numbers(monkeypatch):
+    """Broken: on threads, the initial weights of a registered network depend on who comes in between."""
+
+    def noisy(input_shape, hidden):
+        first = nn.Linear(math.prod(input_shape), 4)
+        if threads:
+            threads[0].start()
+            threads[0].join(0.5)  # it gets in between, if it can
+        return nn.Sequential(nn.Flatten(), first, nn.Linear(4, 4))
+
+    monkeypatch.setitem(NETWORKS._entries, "noisy", noisy)
+    arguments = "noisy", (1, 2, 2), 1, 2
+    threads: list[threading.Thread] = []
+    alone = build(*arguments, torch.Generator().manual_seed(1))
+    other = "mlp", *arguments[1:], torch.Generator().manual_seed(2)
+    threads.append(threading.Thread(target=build, args=other))
+    beside = build(*arguments, torch.Generator().manual_seed(1))
+    threads[0].join(60)
+    for a, b in zip(alone.parameters(), beside.parameters(), strict=True):
+        assert torch.equal(a, b)

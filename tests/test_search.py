@@ -385,3 +385,10 @@ def test_policies_go_on_when_the_run_has_diverged():
     for name in ("ets", "random", "heur-gd:0.9", "heur-ld:0.9", "ets+heur-at:0.5"):
         result = run_policy(tree, name)
         assert result.node.complete and np.isnan(result.acc) and np.isnan(result.reward)
+
+
+@pytest.mark.parametrize("search_of", [search.mcts, search.random_best, search.surrogate])
+def test_too_few_trainings_for_one_schedule(search_of):
+    """Broken: a budget below the number of tasks ends in numpy's words."""
+    with pytest.raises(search.BadValue, match="trainings must allow one schedule"):
+        search_of(ScheduleTree(small()), trainings=2)

@@ -246,6 +246,11 @@ def test_counterparts_need_the_papers_setting():
         published.counterpart(row | {"dataset": "digits"}, "memory_selection", "MCTS", "acc")
         is None
     )
+    for other in ({"rollouts": 20}, {"subset": "100 images per class"}, {"changed": "epochs = 1"}):
+        assert published.counterpart(row | other, "memory_selection", "MCTS", "acc") is None
+    uniform = row | {"selection": "uniform"}
+    assert published.counterpart(uniform, "forward_transfer", "MCTS", "fwt")
+    assert published.counterpart(row, "forward_transfer", "MCTS", "fwt") is None
     joint = published.counterpart(row | {"memory_size": 0}, "memory_selection", "Joint", "acc")
     assert joint == (99.75, 0.06, "")
     assert published.counterpart_test(row, "memory_selection", "MCTS", "ETS") == (3.00, 0.040)

@@ -435,3 +435,14 @@ def test_numbers_from_arrays_are_the_numbers():
         seed=np.int64(3), epochs=np.int32(1), lr=np.float64(0.01), selection=np.str_("mof")
     )
     assert numpys.key == small(seed=3, selection="mof").key
+
+
+def test_what_is_not_stored_is_not_known(tmp_path, monkeypatch):
+    """Broken: after a full disk or an interrupt, a row stays in memory only, and is never stored."""
+    tree = ScheduleTree(small(), Store(tmp_path, shipped=None))
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "put", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            tree.walk()
+    assert tree.walk().depth == 1
+    assert set(Store(tmp_path, shipped=None).rows(small().key)) == {UNTRAINED, ""}

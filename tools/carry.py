@@ -75,7 +75,7 @@ def carry_in(store: Store, folder: Path) -> Iterator[tuple[str, str]]:
 
 def unfinished(rows: dict[str, Row], n_tasks: int) -> list[str]:
     """The paths that no row goes on from, though they do not reach the last task."""
-    goes_on = {path.rpartition("/")[0] for path in rows if path}
+    goes_on = {path.rpartition("/")[0] for path in rows if path not in ("", UNTRAINED)}
     return [path for path in rows if 0 < n_learned(path) < n_tasks and path not in goes_on]
 
 

@@ -93,8 +93,8 @@ class Runs:
         return {row.made_with() for tree in trees for row in tree.rows().values()}
 
     def of(self, name: str) -> list[search.Result]:
-        """The stored results of a policy or of a label, in the order of the cells."""
-        wanted = [cell for cell in self.cells if name in (cell.policy, cell.label)]
+        """The stored results of a label, or of a policy without one, in the order of the cells."""
+        wanted = [cell for cell in self.cells if name == (cell.label or cell.policy)]
         return [self[cell] for cell in wanted if cell in self]
 
     def __contains__(self, cell: Cell) -> bool:
@@ -277,7 +277,12 @@ def _cost(cells: Iterable[Cell]) -> tuple[float, float, float]:
         environment = cell.environment
         kind = (environment.dataset, environment.method, environment.memory_size)
         if kind not in cost:
-            cost[kind] = _cost_per_task(environment)
+            cost[kind] = (
+                0.0,
+                0,
+            )  # of a cell in trouble, which a worker reports with its parameters
+            with contextlib.suppress(Exception):
+                cost[kind] = _cost_per_task(environment)
         n, (time_each, bytes_each) = expected_trainings(cell), cost[kind]
         trainings, seconds = trainings + n, seconds + n * time_each
         snapshots += n * bytes_each

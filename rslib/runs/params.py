@@ -247,7 +247,8 @@ def check(namespace: dict[str, Any], notebook: str, extra: Mapping[str, Any] = {
         value = namespace.get(name)
         if isinstance(value, types.ModuleType):  # `from rslib import policies` hides what was given
             value = values.parse(injected.get(name))
-        given[name] = values.parse(value)
+        # "none" is a policy, Fine-tuning.
+        given[name] = value if (name, value) == ("policies", "none") else values.parse(value)
     profile_name = values.one_of("profile", given["profile"] or "quick", tuple(PROFILES))
     profile = PROFILES[profile_name]
     profile = replace(profile, **profile.changes.get(notebook, {}))

@@ -10,12 +10,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from rslib import data, presets
+from rslib import data, presets, search
 from rslib.environment import Environment
+from rslib.policies import Policy
 from rslib.runs import grid
 from rslib.runs.grid import Cell
 from rslib.runs.params import Parameters, dataset_facts
@@ -45,7 +48,7 @@ class Study:
     def cells(self, p: Parameters) -> list[Cell]:
         """The runs of this study on one dataset, with the profile of the study's own notebook."""
         mine = p if p.notebook == self.notebook else p.on(p.dataset, p.profile_name, self.notebook)
-        return self.list_cells(mine)
+        return list(dict.fromkeys(self.list_cells(mine)))  # `-p policies bfs` names some twice
 
 
 # -- the cells of each study -----------------------------------------------------------------------
@@ -61,15 +64,27 @@ def _each(
     p: Parameters, policies: Iterable[str], seeds: Iterable[int] = (), **changes: Any
 ) -> list[Cell]:
     """Every policy once in the environment of every seed, by default of the notebook's seeds."""
-    cells = []
+    labelled, cells = [(name, p.rollouts, own) for name, own in _labels(policies).items()], []
     for seed in seeds or p.seeds:
         environment = p.environment(seed, **changes)
-        cells += [Cell(environment, policy, p.rollouts) for policy in dict.fromkeys(policies)]
+        cells += [Cell(environment, *policy) for policy in labelled]
     return cells
 
 
+def _labels(policies: Iterable[str]) -> dict[str, str | None]:
+    """By policy: its label, where an earlier one has the same, such as "Heur-GD 0.9"; else None."""
+    labels: dict[str, str | None] = {}
+    taken = set()
+    for name in dict.fromkeys(policies):
+        own = name if name in search.SEARCHES else Policy.load(name).label
+        parameter = name.partition(":")[2] or Path(name).stem
+        labels[name] = f"{own} {parameter}" if own in taken else None
+        taken.add(own)
+    return labels
+
+
 def _joint(p: Parameters) -> list[Cell]:
-    return [Cell(p.environment(s, method="joint"), "none") for s in p.seeds]
+    return [Cell(p.environment(s, method="joint"), "none", label="Joint") for s in p.seeds]
 
 
 def _breadth_first(p: Parameters) -> list[Cell]:
@@ -77,7 +92,7 @@ def _breadth_first(p: Parameters) -> list[Cell]:
     n = p.environment(p.seeds[0]).n_tasks or 0
     if n > 5 or n_actions(n - 1) > 35:
         return []
-    return [Cell(p.environment(s), "bfs") for s in p.seeds[: p.profile.bfs_seeds]]
+    return [Cell(p.environment(s), "bfs", p.rollouts) for s in p.seeds[: p.profile.bfs_seeds]]
 
 
 def single_task_replay(p: Parameters) -> list[Cell]:
@@ -179,7 +194,8 @@ def transfer_cells(p: Parameters) -> list[Cell]:
         return []
     found = {cell.environment.seed: searches[cell].schedule for cell in searches.cells}
     cells = []
-    for seed in p.profile.new_seeds:
+    numbers = (seed for seed in count(p.profile.new_seeds[0]) if seed not in p.seeds)
+    for seed in islice(numbers, len(p.profile.new_seeds)):
         cells += _each(p, [name for name in _schedulers(p) if name != "mcts"], [seed])
         for searched, schedule in found.items():
             policy = f"schedule:{path_text(schedule.compositions)}"
@@ -334,11 +350,15 @@ def luck_pairs(rollouts: int = 100) -> pd.DataFrame:
     """ACC of MCTS and of Random-best wherever the store has both, with plain replay, by tree size."""
     store, lines = Store(), []
     runs = grid.Runs([], pd.DataFrame(), store)
+    plain: dict[Environment, None] = {}  # with the preset's settings; one under several keys is one
     for spec in store.environments().values():
-        plain = spec["method"] == "er" and spec["selection"] == "uniform"
-        if not plain or spec["samples_per_class"] or spec["class_order_seed"]:
-            continue
-        environment = Environment.from_spec(spec)
+        with contextlib.suppress(
+            ValueError, TypeError
+        ):  # own code that is not registered, data gone
+            environment = Environment(spec["dataset"], seed=spec["seed"], n_tasks=spec["n_tasks"])
+            if Environment.from_spec(spec) == environment:
+                plain[environment] = None
+    for environment in plain:
         if n_schedules(environment.n_tasks or 0) <= rollouts:
             continue  # both would try every schedule
         pair = [Cell(environment, policy, rollouts) for policy in ("mcts", "random-best")]

@@ -47,9 +47,13 @@ class KnownSchedules:
     """The evaluated complete schedules of one environment, best by validation first."""
 
     def __init__(
-        self, environment: Environment, rows: Mapping[str, Row], store: Store | None = None
+        self,
+        environment: Environment,
+        rows: Mapping[str, Row],
+        store: Store | None = None,
+        key: str | None = None,  # the rows'; None: the environment's of today
     ):
-        self.environment, self.store = environment, store
+        self.environment, self.store, self._key = environment, store, key
         self._rows = rows
         n_old = (environment.n_tasks or 0) - 1
         paths = [path_from_text(text) for text in rows]
@@ -81,8 +85,10 @@ class KnownSchedules:
         """The schedules of searches and of named policies such as "ETS", where every row is known."""
         names: dict[str, Path] = {}
         environment = self.environment
-        try:
-            tree = ScheduleTree(environment, self.store, frozen=True, rows=self._rows)
+        if environment.method == "joint":  # replays nothing, whatever a policy says
+            return dict(zip(["Joint"], self.nodes, strict=False))
+        try:  # without the store, whose rows may be of other data than these
+            tree = ScheduleTree(environment, frozen=True, rows=self._rows)
         except (data.DataError, KeyError):
             return names  # shipped rows without their dataset
         for name, label in SEARCHES.items():
@@ -116,6 +122,8 @@ class KnownSchedules:
             tasks = environment.tasks().tasks
         except data.DataError:
             return f"{environment.dataset} is not on this machine"
+        if self._key not in (None, environment.key, environment.recorded_key):
+            return "these results are of other data, or of another protocol or torch"
         pools = self._pools(path, task)
         if pools is None:
             return "these samples were chosen with the network, and its snapshot is gone"
@@ -182,7 +190,7 @@ class StoreIndex:
         assert self.store
         # Rows by the stored key: an environment without its data cannot compute its own.
         environment = Environment.from_spec(self._specs[key])
-        return KnownSchedules(environment, self.store.rows(key), self.store)
+        return KnownSchedules(environment, self.store.rows(key), self.store, key)
 
 
 # -- a search --------------------------------------------------------------------------------------

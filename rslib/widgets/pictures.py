@@ -35,7 +35,9 @@ def run(name: str, node: Node, task: int | None = None, low: float | None = None
 
 def lowest(nodes: Iterable[Node]) -> float:
     """Find the lowest accuracy of a learned task in any of the runs, where a common axis starts."""
-    return min(node.test[t, :t].min() for node in nodes for t in range(1, node.depth + 1))
+    learned = [node.test[t, :t] for node in nodes for t in range(1, node.depth + 1)]
+    found = np.concatenate(learned)
+    return float(np.nanmin(found)) if np.isfinite(found).any() else 0.0  # NaN: it has diverged
 
 
 def _draw_run(
@@ -175,7 +177,10 @@ def as_html(figure: Figure, alt: str) -> str:
 
 def images_as_html(images: np.ndarray, alt: str) -> str:
     """Embed the first samples in a row, pixels kept square and sharp."""
-    shown = images[:IMAGES]  # (n, channels, height, width), in [0, 1]
+    shown = images[:IMAGES]  # (n, channels, height, width), in [0, 1] but for users' floats
+    if shown.min() < 0 or shown.max() > 1:
+        low, high = (f(axis=(0, 2, 3), keepdims=True) for f in (shown.min, shown.max))
+        shown = (shown - low) / np.maximum(high - low, 1e-12)
     if shown.shape[1] != 3:
         shown = shown[:, :1].repeat(3, axis=1)  # grey
     row = np.concatenate([np.pad(x, ((0, 0), (1, 1), (1, 1)), constant_values=1) for x in shown], 2)

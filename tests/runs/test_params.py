@@ -4,6 +4,7 @@ import contextlib
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from rslib.models import NETWORKS
 from rslib.runs import params, studies, values
-from rslib.runs.grid import Cell, lookup
+from rslib.runs.grid import Cell, lookup, run
 from rslib.runs.params import ParameterError, check
 from rslib.store import Store
 from rslib.store.rows import Row
@@ -342,3 +343,26 @@ def test_a_folder_is_a_dataset(tmp_path):
         assert given(dataset="v1.2", out_dir="out", n_tasks=2).environment(1).n_tasks == 2
         with pytest.raises(ParameterError, match="has 3 files, which give no 4 tasks"):
             given(dataset="v1.2", out_dir="out", n_tasks=4)
+
+
+def test_policies_that_share_a_name():
+    """Broken: "-p policies heur-gd:0.9" or "bfs" trains for hours, and then two rows stand for one run
+    of the table; or "-p policies none" is ignored."""
+    p = check(
+        {"dataset": "digits", "profile": "quick", "policies": "heur-gd:0.9 random:1 bfs"}, "02"
+    )
+    cells = studies.SCHEDULE_SEARCH.cells(p)
+    assert len(cells) == len(set(cells))
+    labels = {cell.policy: cell.label for cell in cells if cell.environment.method == "er"}
+    assert (labels["heur-gd:0.9"], labels["random:1"]) == ("Heur-GD 0.9", "Random 1")
+    assert {labels[name] for name in ("heur-gd:0.95", "random", "bfs", "none")} == {None}
+    assert check({"policies": "none"}, "04").policies == ("none",)
+    assert check({"policies": None}, "04").policies == ()
+
+
+def test_new_seeds_are_new():
+    """Broken: a schedule that was found on seed 10 is tried on seed 10, and that counts as transfer."""
+    p = check({"dataset": "digits", "profile": "smoke", "seeds": [1, 10]}, "08")
+    quick = replace(p, rollouts=1)
+    run(studies.search_cells(quick), 1, progress=False)
+    assert {cell.environment.seed for cell in studies.transfer_cells(quick)} == {11, 12}

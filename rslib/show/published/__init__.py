@@ -109,8 +109,10 @@ def counterpart_test(row: Row, table: str, ours: str, other: str) -> tuple[float
 def _same_setting(row: Row, table: str, method: str) -> bool:
     dataset = dataset_key(row["dataset"])
     scenario = "domain" if dataset == "permutedmnist" else "task"
-    if row.get("changed"):  # `-p epochs 1` and the like: another experiment
-        return False
+    rollouts = row.get("rollouts", nan)
+    shorter = method == "MCTS" and not isnan(rollouts) and rollouts != 100
+    if shorter or row.get("changed") or row.get("subset"):  # `-p epochs 1`, a part of the data, ...
+        return False  # another experiment
     M, own = _memory_size(table, dataset, method), row.get("memory_size", nan)
     return row.get("scenario", scenario) == scenario and (M is None or isnan(own) or own == M)
 
@@ -132,7 +134,9 @@ def _group(row: Row, table: str, method: str) -> str:
         return REPLAY_METHODS.get(row["replay"], "")
     if table == "memory_size_domain_il":
         return f"M={row['memory_size']:.0f}"
-    return "Uniform" if table == "forward_transfer" else ""
+    if table == "forward_transfer":
+        return SELECTIONS.get(row.get("selection", "uniform"), "")
+    return ""
 
 
 def published(table: str, dataset: str, group: str, method: str, metric: str) -> Published | None:
