@@ -65,8 +65,8 @@ class Method:
 
     def step(self, learner: Learner, batch: Batch) -> float:
         """Update the network once; returns the loss, whose NaN ends the training."""
-        is_mlp = learner.environment.network == "mlp" and learner.device.type == "cpu"
-        if is_mlp and type(self).loss is Method.loss:
+        plain = type(self).loss is Method.loss and learner.environment.network == "mlp"
+        if plain and learner.device.type == "cpu":
             if self._mlp_step is None or not self._mlp_step.is_of(learner):
                 self._mlp_step = MLPStep(learner)
             return self._mlp_step(batch)
