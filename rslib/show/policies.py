@@ -20,13 +20,13 @@ def policy_table(rows: pd.DataFrame) -> pd.DataFrame:
     """
     experiment, dataset = (str(rows[name].iloc[0]) for name in ("experiment", "dataset"))
     place = (f"policy_{experiment}_10_methods", dataset, "")
-    paths = [Schedule.from_json(text).n_tasks for text in rows["schedule"].dropna()]
+    # References such as the mean over all schedules have none of their own.
+    paths = [Schedule.from_json(text).n_tasks for text in rows["schedule"].fillna("") if text]
     whole = set(paths) == {5}  # the paper's; trees of fewer tasks are another experiment
     lines = []
     for line in scoring.summary(rows).reset_index().to_dict("records"):
-        theirs = [
-            published.published(*place, line["label"], name) for name in ("rank", "acc") if whole
-        ]
+        looked_up = [published.published(*place, line["label"], name) for name in ("rank", "acc")]
+        theirs = looked_up if whole else [None, None]
         rank, acc = (found.mean_percent if found else np.nan for found in theirs)
         gap, low, high = (f"{100 * line[f'gap_{end}']:.0f}" for end in ("closed", "low", "high"))
         known = not line["missing"]
