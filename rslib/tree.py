@@ -255,9 +255,7 @@ class ScheduleTree:
         val, test = learner.accuracies()
         seconds, code = time.perf_counter() - start, self.environment.code()
         row = Row(val, test, seconds, code=code)
-        if (
-            self.store
-        ):  # first: what an interrupt or a full disk keeps from the store is not known here
+        if self.store:  # first, so that what could not be stored is not known here either
             self.store.put(self.environment.key, self._stored_as, text, row)
         self._rows[text] = row
 

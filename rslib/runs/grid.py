@@ -277,10 +277,7 @@ def _cost(cells: Iterable[Cell]) -> tuple[float, float, float]:
         environment = cell.environment
         kind = (environment.dataset, environment.method, environment.memory_size)
         if kind not in cost:
-            cost[kind] = (
-                0.0,
-                0,
-            )  # of a cell in trouble, which a worker reports with its parameters
+            cost[kind] = 0.0, 0  # where a cell is in trouble: a worker reports it by name
             with contextlib.suppress(Exception):
                 cost[kind] = _cost_per_task(environment)
         n, (time_each, bytes_each) = expected_trainings(cell), cost[kind]

@@ -352,9 +352,8 @@ def luck_pairs(rollouts: int = 100) -> pd.DataFrame:
     runs = grid.Runs([], pd.DataFrame(), store)
     plain: dict[Environment, None] = {}  # with the preset's settings; one under several keys is one
     for spec in store.environments().values():
-        with contextlib.suppress(
-            ValueError, TypeError
-        ):  # own code that is not registered, data gone
+        # Raised where a user's own code is not registered here, or data are gone.
+        with contextlib.suppress(ValueError, TypeError):
             environment = Environment(spec["dataset"], seed=spec["seed"], n_tasks=spec["n_tasks"])
             if Environment.from_spec(spec) == environment:
                 plain[environment] = None
