@@ -25,9 +25,10 @@ from rslib.memory import OVER_ALL_CLASSES, SELECTIONS
 from rslib.methods import METHODS
 from rslib.models import NETWORKS
 from rslib.scenario import KINDS, Scenario, make_scenario
-from rslib.store.rows import Facts, code, shipped_facts
+from rslib.store.rows import Facts, code, made_with, shipped_facts
 
-PROTOCOL = {"mlp": 1, "convnet": 2, "resnet": 2}  # 2: channels last in memory; others have 1
+# 2: channels last in memory; 3: convolutions without bias. Others have 1.
+PROTOCOL = {"mlp": 1, "convnet": 3, "resnet": 2}
 RECORDED_WITH = "2.13.0"  # the torch that trained results/
 
 
@@ -278,6 +279,10 @@ class Environment:
     def code(self) -> str:
         """Name the code that trains this environment now."""
         return code(by_sklearn=self.selection in ("kmeans", "kmeans++"))
+
+    def cpu(self) -> str:
+        """Name the CPU instructions that train this environment now."""
+        return made_with()[1 if self.network == "mlp" else 2]
 
     def as_stored(self) -> dict[str, Any]:
         """What the store keeps beside rows: `spec`, and under "data" what is known of the data."""

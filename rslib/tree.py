@@ -253,10 +253,10 @@ class ScheduleTree:
         if text in self._rows:
             return  # trained again only because its snapshot was gone
         val, test = learner.accuracies()
-        seconds, code = time.perf_counter() - start, self.environment.code()
-        row = Row(val, test, seconds, code=code)
+        seconds, environment = time.perf_counter() - start, self.environment
+        row = Row(val, test, seconds, cpu=environment.cpu(), code=environment.code())
         if self.store:  # first, so that what could not be stored is not known here either
-            self.store.put(self.environment.key, self._stored_as, text, row)
+            self.store.put(environment.key, self._stored_as, text, row)
         self._rows[text] = row
 
     def _learner_above(self, path: Path, missing: int) -> Learner:

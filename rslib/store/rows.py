@@ -16,6 +16,7 @@ import functools
 import hashlib
 import io
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -37,11 +38,18 @@ class ResultsError(UserError, ValueError):
 
 
 @functools.cache
-def made_with() -> tuple[str, str]:
-    """The torch version and the CPU capability in force (AVX2, say): others may round otherwise."""
+def made_with() -> tuple[str, str, str]:
+    """The torch version, and the CPU instructions in force without and with convolutions.
+
+    Others may round otherwise. Convolutions are oneDNN's, which takes the best instructions that the
+    CPU has, whatever ATEN_CPU_CAPABILITY says; on AVX2 alone a step would take half as long again.
+    """
     import torch  # here: parameters of a notebook are checked before torch is loaded
 
-    return torch.__version__.partition("+")[0], torch.backends.cpu.get_cpu_capability()
+    cpu, onednn = torch.backends.cpu.get_cpu_capability(), os.environ.get("ONEDNN_MAX_CPU_ISA")
+    has_avx512 = torch.cpu.get_capabilities().get("avx512_f", False)
+    own = onednn.upper() if onednn else "AVX512" if has_avx512 else cpu
+    return torch.__version__.partition("+")[0], cpu, f"{cpu} (convolutions {own})"
 
 
 def code(by_sklearn: bool) -> str:
@@ -72,8 +80,9 @@ class Row:
         return f"torch {self.torch} with {self.cpu}" + (f", {self.code}" if self.code else "")
 
     def same_machine(self) -> bool:
-        """Made with this torch and CPU capability: training again gives the same bits."""
-        return (self.torch, self.cpu) == made_with()
+        """Made with this torch and these instructions: training again gives the same bits."""
+        here, *instructions = made_with()
+        return self.torch == here and self.cpu in instructions
 
     def same(self, other: Row) -> bool:
         """Bit for bit the same accuracies."""

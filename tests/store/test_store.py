@@ -68,7 +68,7 @@ def test_rows_are_in_a_sqlite_file_and_come_back_bit_for_bit(store):
     assert set(found) == set(rows) and all(found[p].same(rows[p]) for p in rows)
     one = again.row(environment.key, "7")
     assert one is not None and one.same(rows["7"]) and one.seconds == rows["7"].seconds
-    assert (one.torch, one.cpu) == made_with()
+    assert (one.torch, one.cpu) == made_with()[:2]
     assert again.row(environment.key, "nowhere") is None and again.rows("other") == {}
     assert again.environments() == {environment.key: environment.spec()}
 
