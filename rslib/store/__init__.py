@@ -461,10 +461,25 @@ def _connect(file: Path, snapshots: Path) -> sqlite3.Connection:
         )
     # A damaged letter must not hide the other rows; the digest sees it.
     db.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
-    mode = files.journal() or ("wal" if new else None)
-    (mode,) = db.execute(f"PRAGMA journal_mode{f' = {mode}' if mode else ''}").fetchone()
+    mode = _set_journal(db, files.journal() or ("wal" if new else None))
     db.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
     return db
+
+
+def _set_journal(db: sqlite3.Connection, mode: str | None, seconds: float = 5) -> str:
+    """Set the journal's mode (None: leave it) and return it.
+
+    SQLite does not wait for another process that sets it at the same moment, as two do that start with
+    a new store.
+    """
+    give_up = time.monotonic() + seconds
+    while True:
+        try:
+            return db.execute(f"PRAGMA journal_mode{f' = {mode}' if mode else ''}").fetchone()[0]
+        except sqlite3.OperationalError:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
 
 
 def _begun(file: Path) -> Path:

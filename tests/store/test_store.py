@@ -73,6 +73,26 @@ def test_rows_are_in_a_sqlite_file_and_come_back_bit_for_bit(store):
     assert again.environments() == {environment.key: environment.spec()}
 
 
+def test_two_processes_may_make_a_store_at_once(tmp_path, monkeypatch):
+    """Broken: of two processes that start with a new store, now and then one dies of a lock that
+    SQLite does not wait for."""
+
+    class Busy(sqlite3.Connection):
+        left = 3
+
+        def execute(self, sql, *values):
+            if "journal_mode = wal" in sql and Busy.left:
+                Busy.left -= 1
+                raise sqlite3.OperationalError("database is locked")
+            return super().execute(sql, *values)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, factory=Busy, **k))
+    made = Store(tmp_path / "made", shipped=None)
+    assert Busy.left == 0 and made._read("PRAGMA journal_mode") == [("wal",)]
+    made.close()
+
+
 def test_the_first_row_stays(store):
     """Rows never change: a second writer cannot move a result that somebody has already used."""
     draws, environment = np.random.RandomState(0), small()
