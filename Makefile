@@ -64,8 +64,8 @@ data: .venv/.installed ## fetch a dataset: DATASET=mnist
 report: .venv/.installed ## the executed notebooks as a static site in executed/, offline
 	$(PY) -m tools.report
 
-verify: .venv/.installed ## train random rows of results/ again and compare: ROWS=6 SEED=1
-	$(PY) -m tools.verify --rows $(ROWS) $(if $(SEED),--seed $(SEED))
+verify: .venv/.installed ## train random rows of results/ again and compare: ROWS=6 SEED=1 MINUTES=10 (of a row)
+	$(PY) -m tools.verify --rows $(ROWS) $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
 
 reproducibility: .venv/.installed ## write REPRODUCIBILITY.md from the stored rows
 	$(PY) -m tools.reproducibility

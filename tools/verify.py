@@ -16,6 +16,7 @@ import re
 import secrets
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from rslib.seeding import rng
 from rslib.store.rows import Row, read_first_line, read_rows, results_files
 from rslib.tree import ScheduleTree
 from tools import trees
+from tools.carry import way_to
 
 # Of mean accuracy, on another CPU or torch: of a single row, and of the mean over the rows drawn.
 TOLERANCE, TOLERANCE_OF_MEAN = 0.10, 0.03
@@ -42,6 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=files.results())
     parser.add_argument("--rows", type=int, default=6, help="how many rows to train again")
     parser.add_argument("--seed", type=int, help="which rows are drawn; default: others each time")
+    parser.add_argument(
+        "--minutes", type=float, default=10, help="draw no row that took longer, its path included"
+    )
     options = parser.parse_args(arguments)
     good, left_out = _split(_sources(options.results))
     for reason, n in left_out.items():
@@ -50,11 +55,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"no result file in {options.results} can be checked here", file=sys.stderr)
         return 2
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
-    draws, gaps, exact, differ = rng(seed, "verify"), [], 0, []
+    draws, gaps, exact, differ, n_long = rng(seed, "verify"), [], 0, [], 0
     for _ in tqdm(range(options.rows), "rows"):
         source = good[draws.integers(len(good))]
         rows = source.rows()
-        path = sorted(rows)[draws.integers(len(rows))]
+        short = [p for p in sorted(rows) if seconds_to(p, rows) <= 60 * options.minutes] or [""]
+        n_long += len(rows) - len(short)
+        path = short[draws.integers(len(short))]
         again = source.as_recorded(train_again(source.environment, path), path)
         gap = compare(rows[path], again)
         exact += gap == 0
@@ -67,6 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
         f"checked {options.rows} rows of {len(good)} files (--seed {seed}): {exact} bit for bit, "
         f"{len(differ)} differ"
     )
+    if n_long:
+        print(f"{n_long} rows of the files drawn took over {options.minutes:g} minutes: left out")
     if os.environ.get("CI") and len(gaps) == options.rows:
         differ.append("no row could be compared bit for bit, and in CI a tolerance is not enough")
     if gaps:
@@ -166,6 +175,11 @@ def train_again(environment: Environment, path: str) -> Row:
     """The row of a path, trained from the beginning with nothing looked up."""
     node = ScheduleTree(environment, store=None).walk(path_from_text(path))
     return Row(node.val[-1], node.test[-1])
+
+
+def seconds_to(path: str, rows: Mapping[str, Row]) -> float:
+    """How long training took down to a row, where that is known."""
+    return float(np.nansum([rows[text].seconds for text in way_to(path) if text in rows]))
 
 
 def _same_sklearn(row: Row, again: Row) -> bool:

@@ -94,6 +94,19 @@ def test_what_cannot_be_checked_is_said(results, capsys):
     assert "can be checked here" in said.err
 
 
+def test_rows_that_take_long_are_not_drawn(results, capsys):
+    """Broken: `make verify` draws the last task of a ConvNet's schedule, and CI trains for half an hour."""
+    edit(results, lambda row: replace(row, seconds=200.0))  # of the three tasks, 10 minutes in all
+    assert check(results, n=6) == 0
+    assert "took over" not in capsys.readouterr().out
+    edit(results, lambda row: replace(row, seconds=201.0))
+    assert check(results, n=6) == 0
+    assert "6 rows of the files drawn took over 10 minutes: left out" in capsys.readouterr().out
+    edit(results, lambda row: replace(row, seconds=1e6))  # the first task is left, whatever it took
+    assert check(results, n=2) == 0
+    assert "4 rows of the files drawn took over" in capsys.readouterr().out
+
+
 def test_complete_trees_are_drawn_from_too(tmp_path, capsys):
     """Broken: shipped trees are never trained again, or a changed one passes."""
     results = tmp_path / "results"
