@@ -449,9 +449,12 @@ def main() -> None:
         jobs = {"digits": one_task(digits), "plain_digits": baselines.plain_loop(digits)}
         taken |= in_turns(jobs | {"model": surrogate_model()}, rounds=9, calls=3)
         for plain in ("plain_mnist", "plain_dataloader", "plain_digits"):
-            ours = taken["digits" if plain == "plain_digits" else "mnist"]
-            ratios[plain] = taken[plain] / ours
-            report(plain, ratios[plain], f"{taken[plain]:.2f} s, ours {ours:.2f} s")
+            name = "digits" if plain == "plain_digits" else "mnist"
+            ratios[plain] = taken[plain] / taken[name]
+            # What a processor allows: one that is fast at small calls leaves less to be saved.
+            most = ratios[plain] * ratios[f"step_{name}"]
+            text = f"{taken[plain]:.2f} s, ours {taken[name]:.2f} s; at most {most:.2f} at the floor"
+            report(plain, ratios[plain], text)
         for agent, (ours, plain) in agents().items():
             ratios[f"plain_{agent}"] = ours / plain
             text = f"{plain:.0f} updates per second, ours {ours:.0f}"

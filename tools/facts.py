@@ -116,7 +116,7 @@ def search(found: Runs, luck: tables.Table) -> str:
     for title, rows in good.groupby("dataset", sort=False):
         acc = 100 * rows.pivot(index="seed", columns="label", values="acc")
         name = published.dataset_name(str(title))
-        if len(acc.dropna(subset=["MCTS", "ETS"])) >= verdicts.FEWEST:
+        if {"MCTS", "ETS"} <= {*acc} and len(acc[["MCTS", "ETS"]].dropna()) >= verdicts.FEWEST:
             shares.append((name, "MCTS", tables.paired(acc["MCTS"], acc["ETS"])))
     parts = [
         f"{line['Dataset']} ({line['Tasks']} tasks) {line['MCTS']} against {line['Random-best']} %, "
