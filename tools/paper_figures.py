@@ -224,15 +224,20 @@ def _fetched(dataset: str) -> bool:
 def stored_runs(dataset: str, number: str, profile: str = "paper") -> tuple[int, int, bool]:
     """Count the stored runs of a notebook and all its runs; and say whether every study has some.
 
-    A study of searches needs one of MCTS: its figures are about that.
+    The study of searches needs one of MCTS: its figures are about that.
     """
     from rslib.runs import grid, studies  # here: see _run_all
 
     p = params.check({"dataset": dataset, "profile": profile}, number)
-    mine = [study.cells(p) for study in studies.STUDIES if study.notebook == number]
-    cells = dict.fromkeys(cell for study in mine for cell in study)
-    searches = ([cell for cell in study if cell.policy == "mcts"] or study for study in mine)
-    return len(grid.lookup(cells)), len(cells), all(len(grid.lookup(some)) for some in searches)
+    mine = {study: study.cells(p) for study in studies.STUDIES if study.notebook == number}
+    cells = dict.fromkeys(cell for listed in mine.values() for cell in listed)
+    needed = mine | {
+        study: [cell for cell in listed if cell.policy == "mcts"]
+        for study, listed in mine.items()
+        if study is studies.SCHEDULE_SEARCH
+    }
+    in_every_section = all(len(grid.lookup(some)) for some in needed.values())
+    return len(grid.lookup(cells)), len(cells), in_every_section
 
 
 def _run(job: Job, executed: Path, bar: bool = True) -> tuple[Job, float, str]:
