@@ -8,7 +8,7 @@ ifneq (,$(shell grep -m1 -ow avx2 /proc/cpuinfo 2>/dev/null))
 export ATEN_CPU_CAPABILITY ?= avx2
 endif
 # The folder beside a checkout that may hold datasets; anything else through RSLIB_DATA.
-export RSLIB_DATA ?= $(wildcard ../shared/data)
+export RSLIB_DATA ?= $(abspath $(wildcard ../shared/data))
 
 PROFILE ?= quick
 DATASETS ?=

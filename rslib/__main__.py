@@ -51,8 +51,10 @@ def propose(arguments: Sequence[str]) -> int:
     parser.add_argument("--available", help="the most samples of each task, such as 50,50,20")
     given = parser.parse_args(arguments)
     try:
-        with open(given.history, newline="") as lines:
-            rows = [[float(cell) for cell in line if cell.strip()] for line in csv.reader(lines)]
+        with open(
+            given.history, newline="", encoding="utf-8-sig"
+        ) as lines:  # Excel begins with a mark
+            rows = [list(map(float, _filled(line))) for line in csv.reader(lines)]
         available = [int(n) for n in given.available.split(",")] if given.available else None
         history = [row for row in rows if row]
         counts = Policy.load(given.policy).propose(history, given.memory, available)
@@ -62,6 +64,13 @@ def propose(arguments: Sequence[str]) -> int:
     for task, n in enumerate(counts, start=1):
         print(f"task {task}: {n}")
     return 0
+
+
+def _filled(line: list[str]) -> list[str]:
+    """The cells of a line without empty ones at its end; one in between is an error."""
+    while line and not line[-1].strip():
+        line = line[:-1]
+    return line
 
 
 if __name__ == "__main__":

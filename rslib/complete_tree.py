@@ -179,7 +179,14 @@ class CompleteTree:
 
 def complete(tree: ScheduleTree) -> CompleteTree:
     """Walk every schedule of a live tree; what its store has is not trained again."""
-    environment = tree.environment
+    environment, M = tree.environment, tree.environment.memory_size or 0
+    for k in range(1, tree.n_tasks):
+        if tree.budget(k) != M or min(tree.available(k)) < M:
+            raise BadValue(
+                f"{environment}: a complete tree needs the whole memory and pools of at least {M} "
+                "samples for every schedule (no Class-IL, no small tasks); otherwise other samples are "
+                "replayed than it says"
+            )
     shape = tree_shape(tree.n_tasks)
     val, test = (np.zeros((shape.first[-1], tree.n_tasks)) for _ in range(2))
 
@@ -195,9 +202,7 @@ def complete(tree: ScheduleTree) -> CompleteTree:
                 visit(int(shape.child[row, action]), (*path, composition))
 
     visit(0, ())
-    return CompleteTree(
-        environment.dataset, environment.seed, val, test, environment.memory_size or 0
-    )
+    return CompleteTree(environment.dataset, environment.seed, val, test, M)
 
 
 @dataclass(frozen=True)
@@ -267,14 +272,15 @@ def load_tables(path: str | Path, memory_size: int = RELEASED_SIZE) -> list[Comp
             )
         accuracies = numbers[order, 1 + n_tasks :]
         val, test = accuracies[:, :n_tasks].copy(), accuracies[:, n_tasks:].copy()
-        tables.append(CompleteTree(str(name), int(seed), val, test, said or memory_size))
+        M = memory_size if said is None else said
+        tables.append(CompleteTree(str(name), int(seed), val, test, M))
     if not as_written:  # last, because the checks of rows say where
         raise TableError(f"{path} is not what was written: its digest differs")
     return tables
 
 
-def _read(path: Path) -> tuple[list[list[str]], int, bool]:
-    """The lines of a table, M (0: not said), and whether its digest, if it has one, is of these."""
+def _read(path: Path) -> tuple[list[list[str]], int | None, bool]:
+    """The lines of a table, M (None: not said), and whether its digest, if it has one, is of these."""
     if not path.exists():
         raise TableError(f"no environment table at {path}")
     try:
@@ -286,7 +292,7 @@ def _read(path: Path) -> tuple[list[list[str]], int, bool]:
         text, mark, digest = text.partition(DIGEST)
         rows, _, size = text.partition(SIZE)
         lines = list(csv.reader(io.StringIO(rows.decode())))
-        said = int(size or 0)
+        said = int(size) if size else None
     except (EOFError, OSError, zlib.error, ValueError, csv.Error) as error:
         raise TableError(f"{path}: cannot be read to its end: {error}") from None
     as_written = not mark or digest == f"{sha256(text).hexdigest()}\n".encode()
@@ -356,6 +362,11 @@ def _check_rows(numbers: np.ndarray, n_tasks: int, path: str | Path) -> np.ndarr
     return node + np.array(tree_shape(n_tasks).first)[k.astype(int) - 1]
 
 
+def _cell(text: str) -> str:
+    """A cell of a CSV: a user's path may hold commas and quotes."""
+    return '"' + text.replace('"', '""') + '"' if set(text) & {",", '"', "\n"} else text
+
+
 def save_tables(tables: Iterable[CompleteTree], path: str | Path) -> Path:
     """Write the layout that `load_tables` reads; the same tables give the same bytes."""
     path = Path(path)
@@ -377,7 +388,7 @@ def save_tables(tables: Iterable[CompleteTree], path: str | Path) -> Path:
     for table in tables:
         accuracies = np.hstack([table.val, table.test])
         lines += [
-            f"{table.dataset},{table.seed},{key}," + ",".join(f"{x:.6f}" for x in row)
+            f"{_cell(table.dataset)},{table.seed},{key}," + ",".join(f"{x:.6f}" for x in row)
             for key, row in zip(keys, accuracies.tolist(), strict=True)
         ]
     content = ("\n".join(lines) + "\n").encode()

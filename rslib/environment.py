@@ -93,7 +93,10 @@ class Environment:
         for name in ("batch_size", "lr", "first_epochs"):
             self._default(name, getattr(preset, name))
         self._default("first_epochs", self.epochs)
-        given = dict(self.method_args or {})
+        given = {
+            name: value.item() if isinstance(value, np.generic) else value  # numpy's are no JSON
+            for name, value in dict(self.method_args or {}).items()
+        }
         arguments = presets.method_arguments(self.method, self.dataset) | given
         object.__setattr__(self, "method_args", tuple(sorted(arguments.items())))
         self._check()
@@ -121,6 +124,11 @@ class Environment:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise BadValue(f"{name} must be a whole number of at least {least}, got {value!r}")
+        if self.batch_size == 1 and self.network != "mlp":
+            raise BadValue(
+                f"batch_size must be at least 2 for {self.network!r}: batch norm has no variance of a "
+                "single sample"
+            )
         if self.scenario == "class" and self.selection in OVER_ALL_CLASSES:
             raise BadValue(
                 f"selection {self.selection!r} may miss a class, and Class-IL keeps one sample of each: "

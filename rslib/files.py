@@ -47,6 +47,14 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "rslib"
 
 
+def make_absolute() -> None:
+    """Make the folders of $RSLIB_STORE, _DATA and _RESULTS absolute: a kernel runs in another folder."""
+    for name in ("RSLIB_STORE", "RSLIB_DATA", "RSLIB_RESULTS"):
+        if given := os.environ.get(name):
+            folders = (_expanded(folder).absolute() for folder in given.split(os.pathsep) if folder)
+            os.environ[name] = os.pathsep.join(map(str, folders))
+
+
 def store() -> Path:
     """`$RSLIB_STORE`, else the cache folder: results outlive a checkout."""
     given = os.environ.get("RSLIB_STORE")
@@ -72,7 +80,8 @@ def snapshot_limit() -> int:
 
 def results() -> Path:
     """`$RSLIB_RESULTS`, else `results/` of the checkout: the rows that are shipped."""
-    return Path(os.environ.get("RSLIB_RESULTS") or REPOSITORY / "results")
+    given = os.environ.get("RSLIB_RESULTS")
+    return _expanded(given) if given else REPOSITORY / "results"
 
 
 def downloads() -> Path:

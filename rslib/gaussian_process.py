@@ -67,8 +67,9 @@ def posterior(
 
 def standardised(rewards: np.ndarray) -> np.ndarray:
     """Rewards with mean 0 and deviation 1; all 0 where they are equal."""
-    centred = rewards - rewards.mean()
-    return centred / (rewards.std() or 1.0)
+    if np.ptp(rewards) < 1e-12:  # a mean of equal numbers may be off by a bit
+        return np.zeros(len(rewards))
+    return (rewards - rewards.mean()) / rewards.std()
 
 
 def expected_improvement(

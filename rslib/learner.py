@@ -25,6 +25,7 @@ from torch import Tensor
 
 from rslib import models
 from rslib.environment import Environment, device
+from rslib.errors import BadValue
 from rslib.memory import SELECTIONS, Memory, fill, make_pool
 from rslib.methods import METHODS, Batch
 from rslib.models import NETWORKS
@@ -46,6 +47,12 @@ class Learner:
         torch.set_num_threads(1)
         torch.set_flush_denormal(True)  # weights near zero would slow products down twentyfold
         self.environment, self.device = environment, device()
+        # Own code may change its inputs in place (dropout, augmentation): it is handed copies.
+        self.runs_own_code = not (
+            environment.network in NETWORKS.built_in
+            and environment.method in METHODS.built_in
+            and environment.selection in SELECTIONS.built_in
+        )
         self.scenario = environment.tasks()
         self._pool_cache: dict[int, Tensor] = {}
         # Called before every step; may raise to stop.
@@ -115,16 +122,11 @@ class Learner:
 
         Nothing built in draws from it. Threads that train own code take turns, for it is the process's.
         """
-        environment = self.environment
-        if (
-            environment.network in NETWORKS.built_in
-            and environment.method in METHODS.built_in
-            and environment.selection in SELECTIONS.built_in
-        ):
+        if not self.runs_own_code:
             yield
             return
         with models.OWN_DRAWS, torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derived_seed(environment.seed, "own draws", number))
+            torch.manual_seed(derived_seed(self.environment.seed, "own draws", number))
             yield
 
     def batches(self, number: int, memory: Memory) -> Iterator[Batch]:
@@ -171,15 +173,17 @@ class Learner:
             yield Batch(x, y, head, m, chosen, current)
 
     def _one_by_one(self, data: Data, memory: Memory, draws: Iterator[Draw]) -> Iterator[Batch]:
-        """Gather one batch after the other; the memory's rows are written once, unless chosen."""
+        """Gather one batch after the other; the memory's rows are written once, unless chosen anew or
+        handed to own code."""
         size, (x, y, head) = self.environment.batch_size or 1, data
         m = min(len(memory), size)
         X = torch.empty((m + size, *x.shape[1:]), device=self.device)
         Y, H = (torch.empty(m + size, dtype=torch.long, device=self.device) for _ in range(2))
         X[:m], Y[:m], H[:m] = memory.x[:m], memory.y[:m], memory.head[:m]
         for chosen, current in draws:
-            if chosen is not None:
-                X[:m], Y[:m], H[:m] = memory.x[chosen], memory.y[chosen], memory.head[chosen]
+            if chosen is not None or self.runs_own_code:
+                rows = slice(m) if chosen is None else chosen
+                X[:m], Y[:m], H[:m] = memory.x[rows], memory.y[rows], memory.head[rows]
             n = m + len(current)
             write_inputs(x, current, out=X[m:n])
             torch.index_select(y, 0, current, out=Y[m:n])
@@ -264,10 +268,11 @@ class Learner:
         if self.diverged:
             return val, test
         self.net.eval()
-        for i, task in enumerate(self.scenario.tasks):
-            test[i] = self._accuracy(task.test, task.head)
-            if i < self.n_learned:
-                val[i] = self._accuracy(task.val, task.head)
+        with self._own_draws(self.n_learned):
+            for i, task in enumerate(self.scenario.tasks):
+                test[i] = self._accuracy(task.test, task.head)
+                if i < self.n_learned:
+                    val[i] = self._accuracy(task.val, task.head)
         return val, test
 
     def _accuracy(self, samples: Samples, head: int) -> float:
@@ -278,6 +283,7 @@ class Learner:
             rows = slice(start, start + EVALUATION_ROWS)
             y = samples.y[rows].to(self.device)
             x, heads = samples.inputs(rows).to(self.device), torch.full_like(y, head)
+            x = x.clone() if self.runs_own_code else x
             right += int((self.logits(x, heads).argmax(dim=1) == y).sum())
         return right / len(samples)
 
@@ -320,11 +326,19 @@ def keep_freed_memory() -> None:
 
 
 def _copied(value: Any, device: torch.device | str = "cpu") -> Any:
-    """A deep copy of nested dicts, lists and tensors (optimizers edit their state in place)."""
+    """A deep copy of nested dicts, lists, tensors and plain values (optimizers edit theirs in place).
+
+    Raises for anything else, which would be shared with its snapshot, or not come back from the disk.
+    """
     if isinstance(value, Tensor):
         return value.to(device, copy=True)
     if isinstance(value, dict):
         return {key: _copied(item, device) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(_copied(item, device) for item in value)
+    if value is not None and type(value) not in (bool, int, float, str):
+        raise BadValue(
+            "state() of a method must hold tensors, lists, dicts and plain values, got "
+            f"{type(value).__name__}"
+        )
     return value

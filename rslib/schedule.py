@@ -98,7 +98,7 @@ def counts(
         raise ScheduleError(f"memory size must be a whole number, not negative, got {M!r}")
     if not all(isinstance(p, Fraction) or isfinite(p) for p in proportions):
         raise ScheduleError(f"proportions must be finite, got {[float(p) for p in proportions]}")
-    shares = [p if isinstance(p, Fraction) else Fraction(float(p)) for p in proportions]
+    shares = [p if isinstance(p, Fraction) else Fraction(_as_float(p)) for p in proportions]
     if any(s.denominator > 10**9 for s in shares):
         # Floats that came from 1/3 or 0.1 are meant as such: exact ties matter, stray bits do not.
         scale = sum(map(abs, shares))
@@ -117,6 +117,11 @@ def counts(
     for i in by_remainder[: int(M) - sum(rounded)]:
         rounded[i] += 1
     return tuple(rounded) if available is None else _capped(rounded, wanted, total, available)
+
+
+def _as_float(p: float) -> float:
+    """A weight as it was meant: float32's 0.1 is 0.1, and ties are not decided by its stray bits."""
+    return float(str(p)) if isinstance(p, np.float32 | np.float16) else float(p)
 
 
 def _capped(
@@ -251,7 +256,10 @@ def path_text(path: Path) -> str:
 def path_from_text(text: str) -> Path:
     if not text or text == UNTRAINED:
         return ()
-    return tuple(tuple(int(n) for n in part.split(",")) for part in text.split("/"))
+    try:
+        return tuple(tuple(int(n) for n in part.split(",")) for part in text.split("/"))
+    except ValueError:
+        raise ScheduleError(f'a schedule is written like "10/5,5/4,3,3", got {text!r}') from None
 
 
 def _is_whole(n: object) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -364,19 +364,24 @@ def surrogate(
         if i < (8 if every is not None else 4):
             path = candidates[draws.integers(len(candidates))]
         else:
-            values = score(list(rewards), np.array(list(rewards.values())), candidates)
+            values = score(list(rewards), _as_numbers(rewards), candidates)
             if every is None:
                 values = values / [max(budget.cost(path), 1) for path in candidates]
             path = candidates[int(np.argmax(values))]
         if not budget.allows(path):
             break
         node = tree.walk(path)
-        # A run that diverged is as bad as the worst one known; 0 would drown every difference.
-        rewards[path] = node.reward if node.converged else min(rewards.values(), default=0.0)
+        rewards[path] = node.reward if node.converged else np.nan
         nodes.append(node)
         if on_rollout:
             on_rollout(i, node, tree.n_tasks - 1)
     return _best("surrogate", "Surrogate", nodes, tree.trained - before)
+
+
+def _as_numbers(rewards: Mapping[Path, float]) -> np.ndarray:
+    """A run that diverged is as bad as the worst of the others; 0 would drown every difference."""
+    values = np.array(list(rewards.values()))
+    return np.where(np.isnan(values), np.nanmin(values, initial=1.0), values)
 
 
 def _all_schedules(tree: Tree) -> list[Path]:
@@ -387,7 +392,7 @@ def _near_and_far(tree: Tree, rewards: dict[Path, float], draws: np.random.Gener
     """Untried schedules: 150 random, and of each of the four best 40 with a new end (they share its
     first trainings) and 40 with one task changed."""
     drawn = [_roll_out(tree, (), draws) for _ in range(150)]
-    for best in sorted(rewards, key=lambda path: -rewards[path])[:4]:
+    for best in sorted(rewards, key=lambda path: -np.nan_to_num(rewards[path]))[:4]:
         for _ in range(40):
             kept = int(draws.integers(1, len(best)))
             drawn.append(_roll_out(tree, best[:kept], draws))

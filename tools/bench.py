@@ -453,7 +453,9 @@ def main() -> None:
             ratios[plain] = taken[plain] / taken[name]
             # What a processor allows: one that is fast at small calls leaves less to be saved.
             most = ratios[plain] * ratios[f"step_{name}"]
-            text = f"{taken[plain]:.2f} s, ours {taken[name]:.2f} s; at most {most:.2f} at the floor"
+            text = (
+                f"{taken[plain]:.2f} s, ours {taken[name]:.2f} s; at most {most:.2f} at the floor"
+            )
             report(plain, ratios[plain], text)
         for agent, (ours, plain) in agents().items():
             ratios[f"plain_{agent}"] = ours / plain

@@ -9,6 +9,8 @@ those files into this machine's store. What cannot be carried is named, and the 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import io
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -18,6 +20,7 @@ import torch
 
 from rslib import Environment, Store
 from rslib.errors import UserError
+from rslib.files import write_atomically
 from rslib.schedule import UNTRAINED, path_from_text, path_text
 from rslib.store.rows import Row, n_learned
 
@@ -27,7 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("way", choices=("out", "in"))
     parser.add_argument("folder", type=Path)
     options = parser.parse_args(arguments)
-    options.folder.mkdir(parents=True, exist_ok=True)
+    if options.way == "in" and not any(options.folder.glob("*.pt")):
+        parser.error(f"{options.folder} holds no .pt file to carry in")
     moved = carry_out if options.way == "out" else carry_in
     failed = 0
     for what, trouble in moved(Store(), options.folder):
@@ -46,17 +50,28 @@ def carry_out(store: Store, folder: Path) -> Iterator[tuple[str, str]]:
             if state is None:
                 yield what, "its network is not stored"
                 continue
+            if missing := [text for text in way_to(path) if text not in rows]:
+                yield what, f"the store has no row of {missing[0]!r} on its way"
+                continue
             way = {text: as_plain(rows[text]) for text in way_to(path)}
             carried = {"key": key, "spec": spec, "path": path, "rows": way, "state": state}
-            number = len(list(folder.glob(f"{key}-*.pt")))
-            torch.save(carried, folder / f"{key}-{number}.pt")
+            content = io.BytesIO()
+            torch.save(carried, content)
+            name = hashlib.sha256(path.encode()).hexdigest()[
+                :8
+            ]  # of its own: nothing is overwritten
+            write_atomically(folder / f"{key}-{name}.pt", content.getvalue())
             yield what, ""
 
 
 def carry_in(store: Store, folder: Path) -> Iterator[tuple[str, str]]:
     """Put networks and rows into the store; yields the file, and why it was refused ("": it was not)."""
     for file in sorted(folder.glob("*.pt")):
-        carried = torch.load(file, weights_only=True)
+        try:
+            carried = torch.load(file, weights_only=True)
+        except Exception as error:  # cut or damaged: torch raises many kinds
+            yield file.name, f"cannot be read: {error}"
+            continue
         try:
             environment = Environment.from_spec(carried["spec"])
             key, spec = environment.key, environment.as_stored()

@@ -30,7 +30,7 @@ from typing import Any
 import nbformat
 import papermill
 
-from rslib import data
+from rslib import data, files
 from rslib.files import REPOSITORY, write_atomically
 from rslib.runs import params
 from tools import report
@@ -55,6 +55,7 @@ class Job:
 
 def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
+    files.make_absolute()
     notebooks = sorted((REPOSITORY / "notebooks").glob("[0-9][0-9]_*.ipynb"))
     chosen = options.notebooks.split()
     unknown = [c for c in chosen if not any(n.name.startswith(c) for n in notebooks)]

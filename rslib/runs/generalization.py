@@ -261,6 +261,11 @@ def run(
     missing = [place for place in experiment.places if place not in trees.complete]
     if missing:
         raise BadValue(f"environments that the trees lack: {missing}")
+    sizes = {trees.complete[place].n_tasks for place in experiment.places}
+    if len(sizes) > 1:
+        raise BadValue(
+            f"the trees of one experiment need the same number of tasks, got {sorted(sizes)}"
+        )
     with tempfile.TemporaryDirectory() as temporary:  # policies go through files in any case
         policies, curves = train_policies(experiment, trees, Path(folder or temporary), workers)
     n_seeds = experiment.n_seeds

@@ -226,8 +226,10 @@ def run_cell(cell: Cell, store: Store) -> dict[str, Any]:
 def row(cell: Cell, result: search.Result) -> dict[str, Any]:
     """The columns that tables and figures take; accuracies as fractions."""
     environment = cell.environment
-    trained = {name: getattr(environment, name) for name in ("n_tasks", "network", "epochs")}
-    changed = {k: v for k, v in trained.items() if v != getattr(environment.preset, k)}
+    preset = environment.preset
+    usual = {name: getattr(preset, name) for name in ("n_tasks", "network", "epochs", "hidden")}
+    usual["first_epochs"] = preset.first_epochs or environment.epochs
+    changed = {k: getattr(environment, k) for k, v in usual.items() if getattr(environment, k) != v}
     return {
         "dataset": environment.dataset,
         "scenario": environment.scenario,
@@ -241,7 +243,7 @@ def row(cell: Cell, result: search.Result) -> dict[str, Any]:
         "changed": ", ".join(f"{name} = {value}" for name, value in changed.items()),
         "policy": cell.policy,
         "label": cell.label or ("Joint" if environment.method == "joint" else result.label),
-        "rollouts": len(result.rewards) if cell.policy in search.SEARCHES else float("nan"),
+        "rollouts": _n_rollouts(cell, result),
         "acc": result.acc,
         "bwt": result.bwt,
         "fwt": result.fwt,
@@ -252,6 +254,13 @@ def row(cell: Cell, result: search.Result) -> dict[str, Any]:
         "subset": environment.subset,
         "key": environment.key,
     }
+
+
+def _n_rollouts(cell: Cell, result: search.Result) -> float:
+    """How many schedules a search tried, also one whose schedule is transferred; NaN for policies."""
+    if cell.policy in search.SEARCHES:
+        return len(result.rewards)
+    return cell.rollouts if (cell.label or "").startswith("MCTS ") else float("nan")
 
 
 # -- how long it will take -------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -199,14 +199,18 @@ def transfer_cells(p: Parameters) -> list[Cell]:
         cells += _each(p, [name for name in _schedulers(p) if name != "mcts"], [seed])
         for searched, schedule in found.items():
             policy = f"schedule:{path_text(schedule.compositions)}"
-            cells.append(Cell(p.environment(seed), policy, label=f"MCTS Seed {searched}"))
+            label = f"MCTS Seed {searched}"
+            cells.append(Cell(p.environment(seed), policy, p.rollouts, label))
     return cells
 
 
 def ets_heuristic(p: Parameters) -> list[Cell]:
     """ETS combined with Heur-GD, beside the others."""
     combined = f"ets+heur-gd:{presets.tau(p.dataset, 'ets+heur')}"
-    return _each(p, [*_schedulers(p), combined])
+    papers = _schedulers(replace(p, policies=()))
+    return _each(
+        p, [*papers, combined, *p.policies]
+    )  # the paper's first: equal labels are numbered
 
 
 # -- the studies -----------------------------------------------------------------------------------

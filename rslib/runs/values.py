@@ -62,19 +62,23 @@ def sizes(value: Any) -> tuple[int, ...] | None:
     values = value if isinstance(value, list | tuple) else [value]
     if not values:
         raise ParameterError('memory_sizes must be a list such as "[8, 24]", got an empty one')
-    return tuple(whole("every memory size", v, 0, least=1) for v in values)
+    return tuple(dict.fromkeys(whole("every memory size", v, 0, least=1) for v in values))
 
 
 def environment_numbers(value: Any) -> list[int] | None:
     """A check for `extra`: numbers such as "0-9,20" or a list of them, or None for the paper's."""
-    if value is None or isinstance(value, list | tuple):
-        return None if value is None else [whole("every environment", v, 0, least=0) for v in value]
+    if value is None:
+        return None
     numbers: list[int] = []
-    for part in str(value).split(","):
-        low, dash, high = part.strip().partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()):
-            raise ParameterError(f"environments are written like 0-9,20; got {value!r}")
-        numbers += range(int(low), int(high or low) + 1)
+    if isinstance(value, list | tuple):
+        numbers += [whole("every environment", v, 0, least=0) for v in value]
+    else:
+        for part in str(value).split(","):
+            low, dash, high = part.strip().partition("-")
+            whole_numbers = low.isdigit() and (not dash or high.isdigit())
+            if not whole_numbers or int(high or low) < int(low):
+                raise ParameterError(f"environments are written like 0-9,20; got {value!r}")
+            numbers += range(int(low), int(high or low) + 1)
     if not numbers or len(set(numbers)) < len(numbers):
         raise ParameterError(f"environments must be given once each, got {value!r}")
     return numbers

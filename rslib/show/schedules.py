@@ -14,7 +14,6 @@ from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from rslib import metrics
 from rslib.schedule import Schedule
 from rslib.show import style
 
@@ -104,17 +103,20 @@ def draw_accuracies(ax: Axes, matrices: ArrayLike, name: str) -> None:
     mean is drawn, with a band of one standard deviation.
     """
     seen = _learned(matrices)
+    ends = seen[:, -1].mean(axis=1)  # (seeds,) ACC; NaN where training has diverged
+    if not np.isnan(ends).all():
+        seen, ends = seen[~np.isnan(ends)], ends[~np.isnan(ends)]
     n_tasks = seen.shape[-1]
     many = n_tasks > style.MANY_TASKS
     for i, color in enumerate(style.task_colors(n_tasks)):
         after = np.arange(i + 1, n_tasks + 1)
         curves = 100 * seen[:, i:, i]  # (seeds, tasks from i+1 on)
-        mean, std = curves.mean(axis=0), curves.std(axis=0)
+        mean, std = curves.mean(axis=0), curves.std(axis=0)  # of the seeds that converged
         marker = "" if many else style.task_marker(i + 1)
         ax.plot(after, mean, color=color, marker=marker, markersize=2.5, linewidth=1.0)
         if len(curves) > 1 and not many:  # twenty bands over each other say nothing
             ax.fill_between(after, mean - std, mean + std, color=color, alpha=0.15, linewidth=0)
-    mean_acc = np.mean([metrics.acc(m) for m in np.nan_to_num(seen)])
-    ax.set_title(f"{name}\nACC {100 * mean_acc:.2f} %")
+    acc = ends.mean()
+    ax.set_title(f"{name}\n" + ("did not converge" if np.isnan(acc) else f"ACC {100 * acc:.2f} %"))
     ax.set_xticks(style.task_ticks(1, n_tasks))
     ax.set_xlim(0.7, n_tasks + 0.3)

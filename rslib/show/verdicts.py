@@ -61,7 +61,8 @@ def paired_text(
         mine = _by_seed(part, "MCTS")
         start = f"- {name}: " if name else "- "
         if not len(mine):
-            lines.append(f"{start}MCTS has not been run.")
+            run = (part["label"] == "MCTS").any()
+            lines.append(f"{start}MCTS {'did not converge' if run else 'has not been run'}.")
             continue
         facts = [fact for other in against if (fact := _pair(mine, part, other))]
         text = "; ".join(facts) or "nothing to compare it with"
@@ -74,12 +75,19 @@ def _pair(mine: pd.Series, rows: pd.DataFrame, other: str) -> str:
     if not len(theirs):
         return ""
     found = tables.paired(100 * mine, 100 * theirs)
+    if not found["pairs"]:
+        return f"no seed in common with {other} ({_percent(theirs)})"
+    # The means of the seeds that both have, or they would contradict the difference beside them.
+    common = mine.index.intersection(theirs.index)
+    shown = _percent(theirs[common])
+    if len(common) < max(len(mine), len(theirs)):
+        shown = f"{shown} against {_percent(mine[common])} on the seeds of both"
     gap = found["paired_difference"]
     side = "ahead of" if gap > 0 else "behind" if gap < 0 else "level with"
     (interval,) = tables.intervals([found["paired_low"]], [found["paired_high"]])
     interval = "no interval" if interval == DASH else f"95 % interval {interval}"
     return (
-        f"{abs(gap):.2f} points {side} {other} ({_percent(theirs)}; {interval}), "
+        f"{abs(gap):.2f} points {side} {other} ({shown}; {interval}), "
         f"better on {found['ahead']} of {found['pairs']} seeds"
     )
 
@@ -97,11 +105,16 @@ def _percent(values: pd.Series) -> str:
 def moments(rows: pd.DataFrame) -> Markdown:
     """Figure 1: what the moment of a replay moves, in the mean and on single seeds."""
     acc = 100 * rows.pivot_table(index="seed", columns="label", values="acc", sort=False)
+    n_all, acc = len(acc), acc.dropna()  # seeds whose every run converged: means of the same seeds
+    if not len(acc):
+        return Markdown("On no seed did the runs of all moments converge.")
     means, single = acc.mean(), acc.max(axis=1) - acc.min(axis=1)
     text = (
         f"The best moment is **{means.idxmax()}** ({means.max():.2f} %), the worst {means.idxmin()} "
         f"({means.min():.2f} %): {means.max() - means.min():.2f} points apart"
     )
+    if len(acc) < n_all:
+        text += f" (of {n_all - len(acc)} more seeds some run is missing)"
     if len(acc) == 1:
         return Markdown(f"{text}, on one seed.")
     return Markdown(

@@ -93,8 +93,11 @@ class Store:
             self._db = _connect(self.file, self.snapshots)
         if self._version() < SCHEMA:
             self._take_over()
-        if not _begun(self.file).exists():  # last: a process may be killed before its tables exist
-            files.write_atomically(_begun(self.file), b"rows.sqlite has been made\n")
+        with self._named_errors():
+            if not _begun(
+                self.file
+            ).exists():  # last: a process may be killed before its tables exist
+                files.write_atomically(_begun(self.file), b"rows.sqlite has been made\n")
         # By key: a results file, the environment in its first line, its rows.
         self._shipped: dict[str, tuple[Path | None, dict[str, Any], dict[str, Row]]] = {}
 
@@ -162,6 +165,8 @@ class Store:
             raise StoreError(
                 f"{self.file} cannot be used: {error}. RSLIB_STORE names another folder"
             ) from error
+        except sqlite3.ProgrammingError:
+            raise  # values of a wrong type: no fault of the file
         except sqlite3.DatabaseError as error:
             raise StoreError(
                 f"{self.file} is damaged ({error}): put a copy of it back, or delete {self.folder} to "
@@ -441,7 +446,8 @@ def _connect(file: Path, snapshots: Path) -> sqlite3.Connection:
     begun = _begun(file).exists()  # before `new`: another process may be making the store right now
     new = not file.exists() or not file.stat().st_size
     wal = file.with_name(f"{file.name}-wal")
-    if new and (any(snapshots.glob("*.snapshot")) or (wal.exists() and wal.stat().st_size)):
+    left = any(snapshots.glob("*.snapshot")) or (wal.exists() and wal.stat().st_size)
+    if new and left and not (file.exists() and file.stat().st_size):  # still: not made just now
         # SQLite would make an empty database of it, and delete the rows that lie in the -wal.
         raise StoreError(
             f"{file} is empty or gone, but snapshots or rows in {wal.name} are left: put a copy of it "
@@ -476,8 +482,8 @@ def _set_journal(db: sqlite3.Connection, mode: str | None, seconds: float = 5) -
     while True:
         try:
             return db.execute(f"PRAGMA journal_mode{f' = {mode}' if mode else ''}").fetchone()[0]
-        except sqlite3.OperationalError:
-            if time.monotonic() > give_up:
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > give_up:
                 raise
             time.sleep(0.01)
 

@@ -138,7 +138,7 @@ class Game:
             not_run = f"not run yet: rslib.{name}(tree, 20)"
             searches.append(Standing(label, found.node if found else None, note or not_run))
         known = KnownSchedules.of(self._tree)
-        best = max(known.nodes.values(), key=lambda node: node.acc)
+        best = max(known.nodes.values(), key=lambda node: node.acc, default=None)
         return [
             Standing("You", yours),
             Standing("ETS", ets, "equal shares for all old tasks"),

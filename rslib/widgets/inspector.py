@@ -90,12 +90,15 @@ class Inspector(panel.Panel):
     def _read(self) -> None:
         """Read the store, and what is given, anew; an environment that is shown stays."""
         self.index = StoreIndex(self._store, self._given() if self._given else None)
-        if self.dataset.value is not None:
-            self._choose(self._place)
-        elif self.index.start:
-            self._choose(self.index.start)
-        else:
+        start = self._place if self.dataset.value is not None else self.index.start
+        if self.index.start is None:  # nothing is stored, or not any more
+            self.known = KnownSchedules(Environment(), {})
+            with self.filling():
+                for control in (self.dataset, self.settings, self.seed, self.left, self.right):
+                    control.options = ()
             self._draw()
+        elif start:
+            self._choose(start)
 
     @property
     def _place(self) -> tuple[Any, Any, Any]:

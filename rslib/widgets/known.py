@@ -19,7 +19,7 @@ from rslib.environment import Environment
 from rslib.memory import SELECTIONS, NeedsNetwork, fill, make_pool
 from rslib.methods import METHODS
 from rslib.methods.er import Method
-from rslib.schedule import Path, path_from_text, path_text
+from rslib.schedule import UNTRAINED, Path, path_from_text, path_text
 from rslib.search import Result
 from rslib.store import Store
 from rslib.store.rows import Row
@@ -40,6 +40,13 @@ def shares_text(path: Path) -> str:
     return " | ".join(shares)
 
 
+def whole_way(path: Path, rows: Mapping[str, Row]) -> bool:
+    """Whether every node down to the end of a path is known: a damaged row is left out of the rows."""
+    return all(
+        text in rows for text in (UNTRAINED, *(path_text(path[:k]) for k in range(len(path))))
+    )
+
+
 # -- an environment's schedules --------------------------------------------------------------------
 
 
@@ -57,7 +64,8 @@ class KnownSchedules:
         self._rows = rows
         n_old = (environment.n_tasks or 0) - 1
         paths = [path_from_text(text) for text in rows]
-        nodes = [Node.from_rows(environment, p, rows) for p in paths if len(p) == n_old]
+        paths = [p for p in paths if len(p) == n_old and whole_way(p, rows)]
+        nodes = [Node.from_rows(environment, p, rows) for p in paths]
         self.nodes: dict[Path, Node] = {}
         self.add(*(node for node in nodes if node.converged))
 

@@ -171,6 +171,11 @@ if __name__ == "__main__":
 GOLDEN = json.loads(FILE.read_text())
 
 
+def same_instructions(row: dict) -> bool:
+    cpu = Environment.from_spec(row["environment"]).cpu()
+    return (GOLDEN["torch"], row["cpu"]) == (made_with()[0], cpu)
+
+
 def same_pixels(row: dict) -> bool:
     return row["environment"]["dataset"] != "glyphs" or GOLDEN["drawing"] == drawing()
 
@@ -192,8 +197,7 @@ def test_the_data_have_not_moved(name):
 def test_results_have_not_moved(name, record_property):
     """Silent regressions: a table that no longer reproduces, and nobody knows since when."""
     row = GOLDEN["rows"][name]
-    cpu = Environment.from_spec(row["environment"]).cpu()
-    exact = (GOLDEN["torch"], row["cpu"]) == (made_with()[0], cpu) and same_pixels(row)
+    exact = same_instructions(row) and same_pixels(row)
     record_property("exact", exact)  # counted by tests/conftest.py
     moved = difference(row, walked(row["environment"], row["path"]), exact)
     assert moved is None, f"{name}, {moved}. {ADVICE}"

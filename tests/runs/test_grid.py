@@ -94,8 +94,11 @@ def test_a_row_says_what_is_not_the_presets(serial):
     """Broken: a table of `-p network wide` or `-p epochs 1` has the caption of the preset's."""
     result = lookup(CELLS[:1], serial[1])[CELLS[0]]
     two = Cell(small(network="convnet", n_tasks=2), "none")
-    assert grid.row(CELLS[0], result)["changed"] == "epochs = 1"
-    assert grid.row(two, result)["changed"] == "n_tasks = 2, network = convnet, epochs = 1"
+    assert grid.row(CELLS[0], result)["changed"] == "epochs = 1, hidden = 16"
+    changed = "n_tasks = 2, network = convnet, epochs = 1, hidden = 16"
+    assert grid.row(two, result)["changed"] == changed
+    longer = Cell(Environment("digits", first_epochs=9), "none")
+    assert grid.row(longer, result)["changed"] == "first_epochs = 9"
     assert grid.row(Cell(Environment("digits"), "none"), result)["changed"] == ""
 
 

@@ -8,6 +8,7 @@ from small_environment import small
 
 from rslib import environment
 from rslib.complete_tree import load_tables, save_tables
+from rslib.schedule import UNTRAINED
 from rslib.store import Store, rows
 from rslib.store.rows import Row, as_csv, read_rows
 from rslib.tree import ScheduleTree
@@ -95,16 +96,30 @@ def test_what_cannot_be_checked_is_said(results, capsys):
 
 
 def test_rows_that_take_long_are_not_drawn(results, capsys):
-    """Broken: `make verify` draws the last task of a ConvNet's schedule, and CI trains for half an hour."""
+    """Broken: the last task of a ConvNet's schedule is drawn, and CI trains for half an hour."""
     edit(results, lambda row: replace(row, seconds=200.0))  # of the three tasks, 10 minutes in all
     assert check(results, n=6) == 0
     assert "took over" not in capsys.readouterr().out
     edit(results, lambda row: replace(row, seconds=201.0))
     assert check(results, n=6) == 0
-    assert "6 rows of the files drawn took over 10 minutes: left out" in capsys.readouterr().out
-    edit(results, lambda row: replace(row, seconds=1e6))  # the first task is left, whatever it took
+    assert "\n1 rows of the files drawn took over 10 minutes: left out" in capsys.readouterr().out
+    edit(results, lambda row: replace(row, seconds=1e6))
     assert check(results, n=2) == 0
-    assert "4 rows of the files drawn took over" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "checked 0 rows" in said and "3 rows of the files drawn took over" in said
+
+
+def test_a_file_of_the_untrained_network_alone_is_no_trouble(tmp_path, capsys):
+    """Broken: an export while the first task was trained ends `make verify` with a KeyError."""
+    store = Store(tmp_path / "store", shipped=None)
+    tree = ScheduleTree(small(), store)
+    tree.walk()
+    (untrained,) = [row for path, row in tree.rows().items() if path == UNTRAINED]
+    other = Store(tmp_path / "other", shipped=None)
+    other.put(small().key, small().as_stored(), UNTRAINED, untrained)
+    results = other.export(small().key, tmp_path / "results").parents[1]
+    assert check(results, n=2) == 0
+    assert "checked 0 rows of 1 files" in capsys.readouterr().out
 
 
 def test_complete_trees_are_drawn_from_too(tmp_path, capsys):

@@ -110,7 +110,7 @@ def _same_setting(row: Row, table: str, method: str) -> bool:
     dataset = dataset_key(row["dataset"])
     scenario = "domain" if dataset == "permutedmnist" else "task"
     rollouts = row.get("rollouts", nan)
-    shorter = method == "MCTS" and not isnan(rollouts) and rollouts != 100
+    shorter = method.startswith("MCTS") and not isnan(rollouts) and rollouts != 100
     if shorter or row.get("changed") or row.get("subset"):  # `-p epochs 1`, a part of the data, ...
         return False  # another experiment
     M, own = _memory_size(table, dataset, method), row.get("memory_size", nan)
