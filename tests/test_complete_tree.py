@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from small_environment import small
 from synthetic import synthetic_table
 
 from rslib import complete_tree, schedule
@@ -18,8 +19,9 @@ from rslib.complete_tree import (
     stack,
     tree_shape,
 )
+from rslib.errors import BadValue
 from rslib.runs.generalization import train_trees
-from rslib.tree import NotTrained
+from rslib.tree import NotTrained, ScheduleTree
 
 
 class FakeTree:
@@ -132,6 +134,22 @@ def test_a_file_says_its_memory_size(tmp_path):
         load_tables(path)
     path.write_text(text[: text.index("# memory_size")])
     assert [load_tables(path, *M)[0].memory_size for M in ((), (7,))] == [10, 7]
+    empty = save_tables([replace(synthetic_table(3), memory_size=0)], tmp_path / "empty.csv")
+    assert load_tables(empty)[0].memory_size == 0
+
+
+def test_a_dataset_may_be_a_path_with_commas(tmp_path):
+    """Broken: the tree of a user's file is written and cannot be read again."""
+    name = '/data/one, "two"/mine.npz'
+    path = save_tables([replace(synthetic_table(3), dataset=name)], tmp_path / "t.csv")
+    assert load_tables(path)[0].dataset == name
+
+
+@pytest.mark.parametrize("changes", [dict(scenario="class"), dict(memory_size=200)])
+def test_a_tree_that_replays_otherwise_than_its_table_would_say_is_refused(changes):
+    """Broken: in Class-IL, or where pools are small, a table names compositions that nobody trained."""
+    with pytest.raises(BadValue, match="needs the whole memory and pools"):
+        complete(ScheduleTree(small(n_tasks=3, **changes)))
 
 
 def test_a_small_file_does_not_fill_the_memory(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from dataclasses import replace
 
 import cloudpickle
 import numpy as np
@@ -421,6 +422,40 @@ def test_a_walk_with_dropout_does_not_depend_on_what_was_walked_before(tmp_path)
     late = tree.walk([(10,), (5, 5)])
     fresh = ScheduleTree(environment).walk([(10,), (5, 5)])
     assert late.test.tobytes() == fresh.test.tobytes()
+
+
+def test_a_network_that_edits_its_inputs_harms_neither_memory_nor_data(monkeypatch):
+    """Broken: dropout in place eats up the memory's rows over a task, which are written once; or
+    evaluation edits a user's floats. Batches that are gathered at once are the slow twin."""
+    models.register("greedy")(
+        lambda shape, hidden: nn.Sequential(
+            nn.Flatten(), nn.Dropout(0.2, inplace=True), nn.Linear(math.prod(shape), hidden)
+        )
+    )
+    environment = small(network="greedy", n_tasks=2, epochs=3)
+    gathered = ScheduleTree(environment).walk([(10,)])
+    monkeypatch.setattr("rslib.learner.SMALL", 0)  # one by one
+    assert ScheduleTree(environment).walk([(10,)]).test.tobytes() == gathered.test.tobytes()
+    learner = Learner(environment)
+    samples = replace(learner.scenario.tasks[0].test, x=learner.scenario.tasks[0].test.inputs())
+    before = samples.x.clone()
+    learner.net.train()  # as a network that edits its inputs in evaluation too
+    learner._accuracy(samples, 0)
+    assert torch.equal(samples.x, before)
+
+
+def test_a_methods_state_is_copied_or_refused():
+    """Broken: a numpy counter in `state()` is shared with its snapshot, so that a walk depends on the
+    walks before it; or it never comes back from the disk, and nobody is told."""
+
+    @methods.register("counting")
+    class Counting(Method):
+        def state(self):
+            return {"n": np.zeros(1)}
+
+    tree = ScheduleTree(small(method="counting", n_tasks=3))
+    with pytest.raises(UserError, match=r"state.. of a method must hold tensors.* got ndarray"):
+        tree.walk([(10,)])
 
 
 def test_networks_of_other_widths_have_other_keys():

@@ -242,7 +242,7 @@ def test_environments_by_number():
     """Broken: policies would be trained or tested in environments that were not named."""
     assert values.environment_numbers("0-3,20") == [0, 1, 2, 3, 20]
     assert values.environment_numbers([4, 5]) == [4, 5] and values.environment_numbers(None) is None
-    for bad in ("", "3-1", "a", "1,1", "0-2,1", "-3", "1-"):
+    for bad in ("", "3-1", "1,5-3", "a", "1,1", [1, 1], (5, 5, 7), [], "0-2,1", "-3", "1-"):
         with pytest.raises(ParameterError):
             values.environment_numbers(bad)
 
