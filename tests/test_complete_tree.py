@@ -145,7 +145,7 @@ def test_a_dataset_may_be_a_path_with_commas(tmp_path):
     assert load_tables(path)[0].dataset == name
 
 
-@pytest.mark.parametrize("changes", [dict(scenario="class"), dict(memory_size=200)])
+@pytest.mark.parametrize("changes", [dict(scenario="class"), dict(memory_size=2000)])
 def test_a_tree_that_replays_otherwise_than_its_table_would_say_is_refused(changes):
     """Broken: in Class-IL, or where pools are small, a table names compositions that nobody trained."""
     with pytest.raises(BadValue, match="needs the whole memory and pools"):

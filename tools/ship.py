@@ -36,14 +36,19 @@ def results_digest() -> str:
     return digest.hexdigest()
 
 
-def shippable(node: NotebookNode) -> NotebookNode:
-    """A copy of an executed notebook without what differs from run to run or from machine to machine."""
+def shippable(node: NotebookNode, beside: set[str] | None = None) -> NotebookNode:
+    """A copy of an executed notebook without what differs from run to run or from machine to machine.
+
+    beside: the names of the notebooks in its folder, which its links may lead to.
+    """
     from tools.report import WIDGET, without_paths
 
     node = without_paths(node)
     node.metadata = {k: v for k, v in node.metadata.items() if k in ("kernelspec", "language_info")}
     for i, cell in enumerate(node.cells):
         cell["id"] = f"cell-{i}"
+        if cell.cell_type == "markdown":
+            cell.source = _relinked(cell.source, beside or set())
         cell.metadata.pop("papermill", None)
         cell.metadata.pop("execution", None)
         for output in cell.get("outputs", []):
@@ -53,6 +58,20 @@ def shippable(node: NotebookNode) -> NotebookNode:
                 if kind in data:
                     data[kind] = _without_machine(data[kind])
     return node
+
+
+def _relinked(text: str, beside: set[str]) -> str:
+    """Lead links from notebooks/ to where they lead from docs/executed/<dataset>/."""
+
+    def moved(link: re.Match) -> str:
+        target = link[1]
+        if target.startswith("../"):
+            return f"](../../{target})"
+        if target.endswith(".ipynb") and target not in beside:
+            return f"](../../../notebooks/{target})"
+        return link[0]
+
+    return re.sub(r"\]\(([^)#:]+)\)", moved, text)
 
 
 def _without_machine(text: str) -> str:
@@ -74,7 +93,8 @@ def main() -> int:
         for old in EXECUTED.glob("*/*.ipynb"):
             old.unlink()
         for notebook in sorted(Path(folder, "executed").glob("*/*.ipynb")):
-            copy = shippable(nbformat.read(notebook, as_version=4))
+            beside = {other.name for other in notebook.parent.glob("*.ipynb")}
+            copy = shippable(nbformat.read(notebook, as_version=4), beside)
             target = EXECUTED / notebook.parent.name / notebook.name
             write_atomically(target, nbformat.writes(copy).encode())
         reproducibility.main()

@@ -97,6 +97,16 @@ class Runs:
         wanted = [cell for cell in self.cells if name == (cell.label or cell.policy)]
         return [self[cell] for cell in wanted if cell in self]
 
+    def first(self, name: str) -> search.Result:
+        """The first of them; raises NotTrained where none is stored."""
+        stored = self.of(name)
+        if not stored:
+            raise NotTrained(
+                f"What is shown here is about {name!r}, and none of its runs is stored. Set "
+                "train=True to run it"
+            )
+        return stored[0]
+
     def __contains__(self, cell: Cell) -> bool:
         try:
             return self[cell] is not None

@@ -243,7 +243,7 @@ MEMORY_SIZE = Study(
     memory_sizes,
     "memory_size_domain_il",
     ("scenario", "memory_size", "label"),
-    note="the paper prints the numbers of Permuted MNIST only",
+    note="of the numbers only those of Permuted MNIST are in the paper's source",
 )
 MEMORY_SELECTION = Study(
     "memory_selection",

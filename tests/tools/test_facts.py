@@ -29,12 +29,16 @@ def block(name: str) -> str:
 def test_the_conclusions_above_the_numbers_follow_from_them():
     """Broken: people's sentences above the block claim what its numbers no longer show."""
     search, surrogate, policies = re.split(r"\n- \*\*", block("facts"))[1:]
-    shares, luck = search.split("\n")[1:]
+    shares, luck, transfer = search.split("\n")[1:]
     ahead, _, level = shares.partition("**ahead** on ")[2].partition("; **level** on ")
     assert "behind" not in shares
     assert ahead.count("[") == level.count("[")  # "half of the datasets": a difference each
     assert set(re.findall(r"\*\*(ahead|level|behind)\*\*", luck)) == {"level"}
+    assert "**level**: -" in transfer  # "its lead is gone"
     assert set(re.findall(r"\*\*(ahead|level|behind)\*\*", surrogate)) == {"ahead", "level"}
+    (same_places,) = re.findall(r"MCTS in the same places: (.*)", surrogate)
+    level, one_ahead = same_places.split("**ahead**")
+    assert (level.count("["), one_ahead.count("[")) == (3, 1)  # "in one of four places"
     assert set(re.findall(r"\*\*(ahead|level|behind)\*\*", policies)) == {"level"}
 
 

@@ -1,6 +1,7 @@
 """What is shipped: it belongs to the results beside it, and names no machine and no moment."""
 
 import json
+import re
 
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
@@ -18,6 +19,15 @@ def test_executed_copies_stay_small_and_name_no_folder():
     assert copies and sum(copy.stat().st_size for copy in copies) < 8 * 2**20
     for copy in copies:
         assert str(ship.REPOSITORY) not in copy.read_text()
+
+
+def test_links_of_executed_copies_lead_somewhere():
+    """Broken: a visitor who reads a result and follows "next" finds nothing."""
+    for copy in ship.EXECUTED.glob("*/*.ipynb"):
+        cells = json.loads(copy.read_text())["cells"]
+        text = "".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+        for link in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (copy.parent / link).exists(), f"{copy}: {link}"
 
 
 def executed(revision, duration, id_):
