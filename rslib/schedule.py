@@ -121,7 +121,8 @@ def counts(
 
 def _as_float(p: float) -> float:
     """A weight as it was meant: float32's 0.1 is 0.1, and ties are not decided by its stray bits."""
-    return float(str(p)) if isinstance(p, np.float32 | np.float16) else float(p)
+    single = str(getattr(p, "dtype", "")).endswith("float32")  # numpy's or torch's
+    return float(str(np.float32(float(p)))) if single else float(p)
 
 
 def _capped(

@@ -9,6 +9,7 @@ from math import comb
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
@@ -82,6 +83,13 @@ def test_sampled_actions_are_proportions_in_kths(k, seed):
 
 
 # -- proportions to counts: against a slow version of the protocol's words --------------------------
+
+
+@pytest.mark.parametrize("weights, M", [([0.9, 0.1], 5), ([0.7, 0.3], 5), ([1 / 3, 1 / 3], 3)])
+def test_single_precision_is_rounded_as_double_is(weights, M):
+    """Broken: a policy whose shares are float32 tensors loses ties to the bits behind its digits."""
+    for single in (np.array(weights, np.float32), torch.tensor(weights)):
+        assert counts(single, M) == counts(weights, M)
 
 
 def slow_counts(shares: list[Fraction], M: int) -> list[int]:

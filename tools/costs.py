@@ -116,17 +116,19 @@ def _policies() -> list[str]:
 
 def _left(datasets: list[Parameters], nodes: Nodes, store: Store) -> list[str]:
     """What the runs of the paper that are not stored would cost."""
-    specs, seconds = store.environments(), {}
-    for kind in {(spec["dataset"], spec["method"]) for spec in specs.values()}:
-        mine = {n for n in nodes if (specs[n[0]]["dataset"], specs[n[0]]["method"]) == kind}
-        seconds[kind] = 3600 * _hours(mine, store) / max(len(mine), 1)
+    specs, taken = store.environments(), {}
+    for key, path in nodes:
+        kind = specs[key]["dataset"], specs[key]["method"]
+        taken.setdefault(kind, set()).add((key, path))
+    seconds = {kind: 3600 * _hours(mine, store) / len(mine) for kind, mine in taken.items()}
     lines = ["### What is left\n", "| in the paper | dataset | runs | core-hours, about |"]
     lines.append("|---" * 4 + "|")
     for study in (study for study in STUDIES if "acc" in study.metrics):
         for q in datasets:
             runs, hours, n = Runs(study.cells(q), pd.DataFrame(), store), 0.0, 0
             for cell in (cell for cell in runs.cells if cell not in runs):
-                each = seconds.get((q.dataset, cell.environment.method)) or seconds[q.dataset, "er"]
+                plain = seconds.get((q.dataset, "er"), LONG_SECONDS.get(q.title, 0))
+                each = seconds.get((q.dataset, cell.environment.method), plain)
                 hours, n = hours + expected_trainings(cell) * each / 3600, n + 1
             if n:
                 about = f"{hours:.1f}" if hours >= 0.05 else "less than 0.1"
@@ -140,7 +142,8 @@ def _left(datasets: list[Parameters], nodes: Nodes, store: Store) -> list[str]:
     )
     text = (
         "Trainings that runs share are counted in each, and a training is taken to last as long as "
-        "the mean of those stored, on a machine that was doing other things as well. Datasets of "
+        "the mean of those stored (of plain replay, where none with this replay method is), on a "
+        "machine that was doing other things as well. Datasets of "
         f"twenty tasks without stored rows, core-hours: {each}."
     )
     return [*lines, "", text, ""]

@@ -227,6 +227,7 @@ def runs(
 ) -> list[str]:
     """List per dataset what was run, on how many seeds, and what was not run."""
     lines = ["| dataset | whole, with the paper's settings | in part |", "|---|---|---|"]
+    titles = []
     for q in datasets:
         whole: dict[int, list[str]] = {}
         part = []
@@ -240,8 +241,9 @@ def runs(
                 seeds = "1 seed" if n_seeds == 1 else f"{n_seeds} seeds"
                 part.append(f"{place} ({len(rows)} of {wanted} runs, {seeds})")
         full = [f"{', '.join(places)} ({n} seeds)" for n, places in whole.items()]
-        lines.append(f"| {q.title} | {'; '.join(full)} | {', '.join(part)} |")
-    titles = [q.title for q in datasets]
+        if full or part:  # rows of unfinished schedules alone are no run
+            titles.append(q.title)
+            lines.append(f"| {q.title} | {'; '.join(full)} | {', '.join(part)} |")
     embedded = [
         f"{line['Dataset']}, {line['Tasks']} tasks (MCTS and 100 random schedules, "
         f"{numbers['pairs']} seeds)"
