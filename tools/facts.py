@@ -104,8 +104,8 @@ def agreement(stored: Stored) -> str:
         "- **What reproduces.** The method with the highest mean is the paper's in "
         f"{agree['winners']} comparisons; {agree['tests']} significance tests agree. Of {len(cells)} "
         f"mean accuracies beside the paper's: {verdicts.counted(cells['verdict'])}. *Open*: the "
-        "seeds decide neither way; *without room*: the paper's own spread keeps any number of our "
-        f"seeds from deciding. {reproducibility.direction(cells)}"
+        "seeds decide neither way; *without room*: the paper's five seeds spread so much that no "
+        f"number of ours could show agreement. {reproducibility.direction(cells)}"
     )
 
 

@@ -49,9 +49,11 @@ OTHERS = (
 POLICIES = """*All schedules* is the mean over every schedule of a tree, *Best constant* one schedule
 chosen on the training environments, *Oracle* the best schedule by validation accuracy; *gap closed* is
 the share of the way from the first to the last. n/a: the rule wants to replay nothing, which the
-released trees lack; \\*: not in the tree, the nearest composition was used. The paper's ranks are
-among ten methods. New task order: the paper tests on environments 10-19, which are not released. New
-dataset: its test environments, but trained on Split MNIST alone instead of two datasets.
+released trees lack; \\*: not in the tree, the nearest composition was used. Intervals are over the
+environments; Random's few draws in each are not in them, and its expectation is the mean of all
+schedules. The paper's ranks are among ten methods. New task order: the paper tests on environments
+10-19, which are not released. New dataset: its test environments, but trained on Split MNIST alone
+instead of two datasets.
 """
 
 

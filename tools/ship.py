@@ -30,7 +30,7 @@ def results_digest() -> str:
     """A digest of every file in results/ and of its place."""
     digest = hashlib.sha256()
     for file in sorted(RESULTS.rglob("*")):
-        if file.suffix in (".csv", ".json"):
+        if file.suffix in (".csv", ".json", ".gz"):
             digest.update(f"{file.relative_to(RESULTS).as_posix()}\n".encode())
             digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
@@ -84,6 +84,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         # Before anything reads it: rows of this machine's own store are not shipped.
         os.environ |= {"RSLIB_STORE": f"{folder}/store", "RSLIB_OFFLINE": "1"}
+        os.environ.pop("RSLIB_RESULTS", None)
         from tools import facts, paper_figures, reproducibility
 
         datasets = sorted({file.parent.name for file in results_files(RESULTS)})

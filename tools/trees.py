@@ -58,8 +58,8 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     places = [(given.dataset, seed) for seed in given.seeds]
     trained = train_trees(places, Store(given.store), given.n_tasks, given.workers)
+    about = json.dumps(facts(trained))  # first: it may refuse
     save_tables(trained.complete.values(), given.out)
-    about = json.dumps(facts(trained))
     files.write_atomically(facts_file(given.out), f"{about}\n".encode())
     trees = load_tables(given.out)  # read again: a damaged file raises here, not in a training
     names = ", ".join(f"{tree.dataset} {tree.seed}" for tree in trees)

@@ -44,7 +44,8 @@ def forest(tests: Table, xlabel: str = "ACC of MCTS - ACC of the other (points)"
     ours = ["paired_difference", "paired_low", "paired_high"]
     paper = ["paper_difference", "paper_ci_low", "paper_ci_high"]
     sides = [values.reindex(columns=names).to_numpy(float) for names in (ours, paper)]
-    note = "bars: 95 % intervals, ours paired"
+    hollow = bool(np.isfinite(sides[1]).any())
+    note = "bars: 95 % intervals" + (", ours paired" if hollow else "")
     fig = _draw_lines(values, keys, values.get("label", others), sides, f"{xlabel}; {note}")
     for ax in fig.axes:
         ax.axvline(0, color="black", linewidth=0.8, zorder=0)
