@@ -22,9 +22,18 @@ def test_propose_prints_the_counts(tmp_path, capsys):
     assert capsys.readouterr().out == "task 1: 4\ntask 2: 3\ntask 3: 3\n"
 
 
+def test_a_file_from_excel_is_read(tmp_path, capsys):
+    """Broken: the mark that Excel writes first is called no number."""
+    file = tmp_path / "accuracies.csv"
+    file.write_bytes("\ufeff0.9\r\n0.5,0.8\r\n".encode())
+    assert main(["propose", "heur-gd:0.96", str(file), "--memory", "10"]) == 0
+    assert capsys.readouterr().out == "task 1: 10\ntask 2: 0\n"
+
+
 @pytest.mark.parametrize(
     ("text", "policy", "message"),
     [
+        ("0.9\n0.9,0.8\n0.85,,0.99,0.5\n", "ets", "could not convert string to float: ''"),
         ("0.9\n91,88\n", "ets", "row 2 of the history must hold accuracies as fractions"),
         ("0.9\nx,0.8\n", "ets", "could not convert string to float: 'x'"),
         ("0.9\n", "best", "unknown policy 'best'"),

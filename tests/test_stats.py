@@ -248,6 +248,9 @@ def test_counterparts_need_the_papers_setting():
     )
     for other in ({"rollouts": 20}, {"subset": "100 images per class"}, {"changed": "epochs = 1"}):
         assert published.counterpart(row | other, "memory_selection", "MCTS", "acc") is None
+    moved = ("schedule_transfer", "MCTS Seed 1", "acc")  # found by a search, applied elsewhere
+    assert published.counterpart(row | {"rollouts": 20}, *moved) is None
+    assert published.counterpart(row | {"rollouts": 100}, *moved)
     uniform = row | {"selection": "uniform"}
     assert published.counterpart(uniform, "forward_transfer", "MCTS", "fwt")
     assert published.counterpart(row, "forward_transfer", "MCTS", "fwt") is None

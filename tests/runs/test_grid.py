@@ -24,7 +24,7 @@ from rslib.complete_tree import load_tables
 from rslib.environment import Environment
 from rslib.errors import UserError
 from rslib.policies import Policy, Rule
-from rslib.runs import grid, studies, workers
+from rslib.runs import grid, params, studies, workers
 from rslib.runs.grid import Cell, GridError, forecast, lookup
 from rslib.schedule import UNTRAINED
 from rslib.store import Store
@@ -100,6 +100,23 @@ def test_a_row_says_what_is_not_the_presets(serial):
     longer = Cell(Environment("digits", first_epochs=9), "none")
     assert grid.row(longer, result)["changed"] == "first_epochs = 9"
     assert grid.row(Cell(Environment("digits"), "none"), result)["changed"] == ""
+
+
+def test_a_users_rule_does_not_take_the_papers_label():
+    """Broken: with `-p policies ets+heur-gd:0.5` that rule is tested as if it were the paper's."""
+    given = {"dataset": "digits", "policies": "ets+heur-gd:0.5 heur-gd:0.9", "seeds": [1]}
+    cells = studies.ETS_HEURISTIC.cells(params.check(given, "08"))
+    labels = {cell.policy: cell.label for cell in cells}
+    assert labels["ets+heur-gd:0.97"] is None and labels["heur-gd:0.95"] is None
+    assert labels["ets+heur-gd:0.5"] == "ETS+Heur-GD 0.5" and labels["heur-gd:0.9"] == "Heur-GD 0.9"
+
+
+def test_what_a_notebook_is_about_must_be_stored(serial):
+    """Broken: 02 without a search ends in "No objects to concatenate"."""
+    runs = lookup(CELLS, serial[1])
+    assert runs.first("mcts").label == "MCTS"
+    with pytest.raises(NotTrained, match="about 'bfs', and none of its runs is stored"):
+        runs.first("bfs")
 
 
 def test_a_second_run_trains_nothing(serial):

@@ -277,5 +277,6 @@ def test_what_a_notebook_lacks_is_counted(tmp_path, monkeypatch):
         37,
         False,
     )  # Random's: no search to draw
+    assert paper_figures.stored_runs("digits", "04") == (1, 87, True)  # Table 1 needs no search
     n_stored, _, in_every_section = paper_figures.stored_runs("digits", "08")
     assert n_stored == 1 and not in_every_section  # no schedule to transfer: 08 cannot be drawn

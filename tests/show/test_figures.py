@@ -149,6 +149,20 @@ def test_accuracies_are_drawn_for_each_task_from_when_it_was_learned():
     assert ax.get_title() == f"late replay\nACC {acc:.2f} %"
 
 
+def test_a_seed_that_diverged_is_no_zero():
+    """Broken: one seed at 85 % and one that diverged read "ACC 42.50 %"."""
+    stack = matrix(5, 3)
+    stack[1, 2:] = np.nan  # from task 2 on
+    _, (ax, alone) = style.panels(2, 2, style.PAGE, 2)
+    schedules.draw_accuracies(ax, stack, "two of three")
+    rest = stack[[0, 2]]
+    assert ax.get_title() == f"two of three\nACC {100 * rest[:, -1].mean():.2f} %"
+    drawn = ax.get_lines()[0].get_ydata()
+    np.testing.assert_allclose(drawn, 100 * rest[:, 1:, 0].mean(axis=0))
+    schedules.draw_accuracies(alone, stack[1], "lost")
+    assert alone.get_title() == "lost\ndid not converge"
+
+
 def test_figure_1_of_the_paper_can_be_drawn_from_its_curves():
     """Else published curves, which have no untrained row and no value before learning, break."""
     curves = published.single_task_replay()

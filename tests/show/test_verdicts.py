@@ -68,6 +68,26 @@ def test_words_without_something_to_compare():
     assert "MCTS has not been run" in verdicts.paired_text(rows().query("label == 'ETS'"))
     lost = rows().assign(converged=lambda r: r["seed"] == 1)
     assert "better on 1 of 1 seeds" in verdicts.paired_text(lost, against=("ETS",))
+    assert "MCTS did not converge" in verdicts.paired_text(rows().assign(converged=False))
+    apart = rows().assign(converged=lambda r: (r["label"] == "ETS") == (r["seed"] == 1))
+    said = verdicts.paired_text(apart, against=("ETS",))
+    assert "no seed in common with ETS (96.00 %)" in said
+
+
+def test_means_beside_a_difference_are_of_its_seeds():
+    """Broken: "0.50 points ahead of ETS (96.00 %)" stands beside an MCTS of 97.50 %."""
+    said = verdicts.paired_text(rows(mcts=(0.98, 0.97), ets=(0.975,)), against=("ETS",))
+    assert (
+        "**MCTS** 97.50 ± 0.50 %: 0.50 points ahead of ETS (97.50 % against 98.00 % on the" in said
+    )
+
+
+def test_the_best_moment_is_of_seeds_that_have_all():
+    """Broken: a moment whose other seed diverged leads with the mean of one seed."""
+    acc = {"at task 2": (0.90, float("nan")), "at task 3": (0.80, 0.99)}
+    found = [dict(label=m, seed=s, acc=a) for m, both in acc.items() for s, a in enumerate(both)]
+    said = verdicts.moments(pd.DataFrame(found))
+    assert "10.00 points apart (of 1 more seeds some run is missing), on one seed" in said
 
 
 def test_the_caption_of_a_picture_follows_its_numbers():

@@ -2,6 +2,7 @@
 
 import base64
 import re
+import sqlite3
 import time
 from dataclasses import replace
 
@@ -602,6 +603,24 @@ def test_refreshing_shows_what_was_evaluated_since():
     panel.refresh.click()
     assert list(panel.seed.options) == [1, 2] and panel.seed.value == 1
     assert len(panel.known) == 3
+
+
+def test_a_store_that_was_emptied_or_damaged_can_still_be_inspected():
+    """Broken: Refresh after `rslib store forget`, or one damaged row in the middle of the tree, ends
+    in an IndexError or a KeyError."""
+    store = Store()
+    tree = ScheduleTree(small(), store)
+    run_policy(tree, "ets")
+    run_policy(tree, "none")
+    panel = widgets.inspect_schedule(store)
+    with sqlite3.connect(store.file) as db:
+        db.execute("UPDATE rows SET val = zeroblob(24) WHERE path = '10'")  # below it stands ETS
+    with pytest.warns(UserWarning, match="damaged|changed|differs"):
+        panel.refresh.click()
+        assert len(panel.known) == 1
+    store.forget(small().key)
+    panel.refresh.click()
+    assert panel.dataset.options == () and len(panel.known) == 0
 
 
 def test_a_result_without_a_store_stands_at_its_rank():
