@@ -38,6 +38,8 @@ class AGEM(Method):
 
     def step(self, learner: Learner, batch: Batch) -> float:
         m, parameters = batch.m, list(learner.net.parameters())
+        if len(batch.current) == 1 and learner.environment.network != "mlp":
+            return 0.0  # alone it has no variance for batch norm
         reference = []
         if m:
             # Apart from the current samples also in batch norm: with its running statistics, which

@@ -44,8 +44,11 @@ class ERRing(Method):
 
     def pool(self, learner: Learner) -> Tensor:
         labels = learner.scenario.tasks[learner.n_learned - 1].train.y
-        # An epoch brings every sample once, so the last one decides what the rings hold.
-        newest_first = torch.cat(self.stream)[-len(labels) :].flip(0).cpu()
+        # The last time that a sample came counts. One that never came (alone in a last batch that
+        # batch norm cannot take) is the oldest.
+        came = torch.cat(self.stream).flip(0).tolist()
+        order = dict.fromkeys([*came, *range(len(labels))])
+        newest_first = torch.tensor(list(order), device="cpu")
         self.stream = []
         rings = [newest_first[labels[newest_first] == label] for label in labels.unique()]
         interleaved = interleave([ring.numpy() for ring in rings])
