@@ -48,12 +48,12 @@ OTHERS = (
 
 POLICIES = """*All schedules* is the mean over every schedule of a tree, *Best constant* one schedule
 chosen on the training environments, *Oracle* the best schedule by validation accuracy; *gap closed* is
-the share of the way from the first to the last. n/a: the rule wants to replay nothing, which the
-released trees lack; \\*: not in the tree, the nearest composition was used. Intervals are over the
-environments; Random's few draws in each are not in them, and its expectation is the mean of all
-schedules. The paper's ranks are among ten methods. New task order: the paper tests on environments
-10-19, which are not released. New dataset: its test environments, but trained on Split MNIST alone
-instead of two datasets.
+the share of the way from the first to the last. Its interval is a bootstrap over the environments,
+which is narrow for ten of them (the README has t intervals of the same leads) and does not hold the
+chance of Random's few draws, whose expectation is 0. n/a: the rule wants to replay nothing, which the
+released trees lack; \\*: not in the tree, the nearest composition was used. The paper's ranks are
+among ten methods. New task order: the paper tests on environments 10-19, which are not released. New
+dataset: its test environments, but trained on Split MNIST alone instead of two datasets.
 """
 
 
