@@ -51,9 +51,8 @@ def propose(arguments: Sequence[str]) -> int:
     parser.add_argument("--available", help="the most samples of each task, such as 50,50,20")
     given = parser.parse_args(arguments)
     try:
-        with open(
-            given.history, newline="", encoding="utf-8-sig"
-        ) as lines:  # Excel begins with a mark
+        # Excel begins a file with a mark, which utf-8-sig leaves out.
+        with open(given.history, newline="", encoding="utf-8-sig") as lines:
             rows = [list(map(float, _filled(line))) for line in csv.reader(lines)]
         available = [int(n) for n in given.available.split(",")] if given.available else None
         history = [row for row in rows if row]

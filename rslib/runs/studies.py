@@ -207,10 +207,8 @@ def transfer_cells(p: Parameters) -> list[Cell]:
 def ets_heuristic(p: Parameters) -> list[Cell]:
     """ETS combined with Heur-GD, beside the others."""
     combined = f"ets+heur-gd:{presets.tau(p.dataset, 'ets+heur')}"
-    papers = _schedulers(replace(p, policies=()))
-    return _each(
-        p, [*papers, combined, *p.policies]
-    )  # the paper's first: equal labels are numbered
+    papers = _schedulers(replace(p, policies=()))  # first: of equal labels the first stays as it is
+    return _each(p, [*papers, combined, *p.policies])
 
 
 # -- the studies -----------------------------------------------------------------------------------

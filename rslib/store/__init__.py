@@ -93,10 +93,8 @@ class Store:
             self._db = _connect(self.file, self.snapshots)
         if self._version() < SCHEMA:
             self._take_over()
-        with self._named_errors():
-            if not _begun(
-                self.file
-            ).exists():  # last: a process may be killed before its tables exist
+        with self._named_errors():  # last: a process may be killed before its tables exist
+            if not _begun(self.file).exists():
                 files.write_atomically(_begun(self.file), b"rows.sqlite has been made\n")
         # By key: a results file, the environment in its first line, its rows.
         self._shipped: dict[str, tuple[Path | None, dict[str, Any], dict[str, Row]]] = {}
