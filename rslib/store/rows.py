@@ -17,6 +17,7 @@ import hashlib
 import io
 import json
 import os
+import platform
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -39,17 +40,25 @@ class ResultsError(UserError, ValueError):
 
 @functools.cache
 def made_with() -> tuple[str, str, str]:
-    """The torch version, and the CPU instructions in force without and with convolutions.
+    """The torch version, and what rounds: the CPU instructions, with convolutions the processor too.
 
-    Others may round otherwise. Convolutions are oneDNN's, which takes the best instructions that the
-    CPU has, whatever ATEN_CPU_CAPABILITY says; on AVX2 alone a step would take half as long again.
+    Convolutions are oneDNN's. It takes the best instructions that the CPU has, whatever
+    ATEN_CPU_CAPABILITY says (with AVX2 alone a step would take half as long again), and cuts its sums
+    to the CPU's caches: an AMD and an Intel processor with the same instructions give other bits.
     """
     import torch  # here: parameters of a notebook are checked before torch is loaded
 
-    cpu, onednn = torch.backends.cpu.get_cpu_capability(), os.environ.get("ONEDNN_MAX_CPU_ISA")
-    has_avx512 = torch.cpu.get_capabilities().get("avx512_f", False)
-    own = onednn.upper() if onednn else "AVX512" if has_avx512 else cpu
-    return torch.__version__.partition("+")[0], cpu, f"{cpu} (convolutions {own})"
+    cpu, most = torch.backends.cpu.get_cpu_capability(), os.environ.get("ONEDNN_MAX_CPU_ISA")
+    own = f"{processor()}, {most.upper()}" if most else processor()
+    return torch.__version__.partition("+")[0], cpu, f"{cpu} (convolutions on {own})"
+
+
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Name the processor by its maker, family and model; its marketing name may be any of many."""
+    lines = cpuinfo.read_text().partition("\n\n")[0].splitlines() if cpuinfo.exists() else []
+    about = {name.strip(): value.strip() for name, _, value in (s.partition(":") for s in lines)}
+    names = [about.get(name) for name in ("vendor_id", "cpu family", "model")]
+    return " ".join(filter(None, names)) or platform.machine()
 
 
 def code(by_sklearn: bool) -> str:
