@@ -68,7 +68,9 @@ def test_training_still_asks_for_the_data(no_data):
     with pytest.raises(data.DataError, match="notmnist is not here"):
         other.class_sizes()
     with pytest.raises(params.ParameterError, match="miniimagenet is not here"):
-        params.check(dict(dataset="miniimagenet", profile="quick"), "04")  # nothing of it is shipped
+        params.check(
+            dict(dataset="miniimagenet", profile="quick"), "04"
+        )  # nothing of it is shipped
 
 
 def test_other_data_are_not_filed_under_the_shipped_key(no_data, monkeypatch):
