@@ -150,7 +150,10 @@ class CompleteTree:
         for k, composition in enumerate(checked, start=1):
             action, exact = nearest_action(composition, self.memory_size)
             if not exact:
-                raise NotTrained(f"{composition} at task {k + 1} is no action of a complete tree")
+                raise NotTrained(
+                    f"{composition} at task {k + 1} is no action of a complete tree. "
+                    "rslib.runs.scoring.follow(tree, policy) takes the nearest one instead"
+                )
             rows.append(int(self.shape.child[rows[-1], action]))
         val, test = (self._matrix(accuracies, rows) for accuracies in (self.val, self.test))
         return Node(self, checked, val, test)
@@ -362,11 +365,6 @@ def _check_rows(numbers: np.ndarray, n_tasks: int, path: str | Path) -> np.ndarr
     return node + np.array(tree_shape(n_tasks).first)[k.astype(int) - 1]
 
 
-def _cell(text: str) -> str:
-    """A cell of a CSV: a user's path may hold commas and quotes."""
-    return '"' + text.replace('"', '""') + '"' if set(text) & {",", '"', "\n"} else text
-
-
 def save_tables(tables: Iterable[CompleteTree], path: str | Path) -> Path:
     """Write the layout that `load_tables` reads; the same tables give the same bytes."""
     path = Path(path)
@@ -383,15 +381,15 @@ def save_tables(tables: Iterable[CompleteTree], path: str | Path) -> Path:
     actions = np.full((shape.first[-1], n_tasks - 1), -1)
     for node in range(shape.first[-1]):
         actions[node, : shape.depth[node] - 1] = shape.path(node)
-    keys = [",".join(map(str, [k, *a])) for k, a in zip(shape.depth, actions, strict=True)]
-    lines = [",".join(columns(n_tasks))]
+    keys = np.column_stack([shape.depth, actions]).tolist()
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(columns(n_tasks))
     for table in tables:
-        accuracies = np.hstack([table.val, table.test])
-        lines += [
-            f"{_cell(table.dataset)},{table.seed},{key}," + ",".join(f"{x:.6f}" for x in row)
-            for key, row in zip(keys, accuracies.tolist(), strict=True)
-        ]
-    content = ("\n".join(lines) + "\n").encode()
+        accuracies = np.hstack([table.val, table.test]).tolist()
+        for key, row in zip(keys, accuracies, strict=True):
+            lines.writerow([table.dataset, table.seed, *key, *(f"{x:.6f}" for x in row)])
+    content = text.getvalue().encode()
     content += SIZE + f"{M}\n".encode() if M != RELEASED_SIZE else b""
     content += DIGEST + f"{sha256(content).hexdigest()}\n".encode()
     if path.suffix == ".gz":

@@ -68,7 +68,8 @@ class Environment:
     method: str = "er"  # the replay method, a name from rslib.methods
     scenario: str | None = None  # task, domain or class: Task-IL, Domain-IL or Class-IL
     class_order_seed: int = 0  # shuffles which classes make up which task; 0: the dataset's order
-    samples_per_class: int | None = None  # candidates kept of every class; None: M of every task
+    # Candidates kept of every class (where one has fewer, the others fill up); None: M of every task.
+    samples_per_class: int | None = None
     n_tasks: int | None = None  # T
     network: str | None = None  # mlp, convnet, resnet or your own, a name from rslib.models
     hidden: int | None = None  # units in each hidden layer of the MLP
@@ -97,6 +98,8 @@ class Environment:
             name: value.item() if isinstance(value, np.generic) else value  # numpy's are no JSON
             for name, value in dict(self.method_args or {}).items()
         }
+        # Hashable, and equal to what comes back from JSON.
+        given = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
         arguments = presets.method_arguments(self.method, self.dataset) | given
         object.__setattr__(self, "method_args", tuple(sorted(arguments.items())))
         self._check()
@@ -124,6 +127,8 @@ class Environment:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise BadValue(f"{name} must be a whole number of at least {least}, got {value!r}")
+        if self.class_order_seed >= 2**32:
+            raise BadValue(f"class_order_seed must be below 2**32, got {self.class_order_seed}")
         if self.batch_size == 1 and self.network != "mlp":
             raise BadValue(
                 f"batch_size must be at least 2 for {self.network!r}: batch norm has no variance of a "
@@ -134,9 +139,17 @@ class Environment:
                 f"selection {self.selection!r} may miss a class, and Class-IL keeps one sample of each: "
                 "choose another selection"
             )
-        if not isinstance(self.lr, int | float) or not 0 < self.lr < float("inf"):
+        if (
+            isinstance(self.lr, bool)
+            or not isinstance(self.lr, int | float)
+            or not 0 < self.lr < float("inf")
+        ):
             raise BadValue(f"lr must be a positive number, got {self.lr!r}")
-        METHODS[self.method](**self.arguments)  # raises on an unknown or bad argument
+        object.__setattr__(self, "lr", float(self.lr))  # 1 and 1.0 are one key
+        try:
+            METHODS[self.method](**self.arguments)
+        except TypeError as error:  # an unknown argument, or a text where a number is needed
+            raise BadValue(f"method_args of {self.method!r}: {error}")
 
     # -- what the rest of the library uses ---------------------------------------------------------
 
@@ -315,9 +328,11 @@ class Environment:
         parts += [str(self.network)] if given else []
         # A user's data decide these defaults, and may be gone.
         known = {name: getattr(self, name) for name in given}
-        usual = Environment(self.dataset, method=self.method, **known)
+        usual = Environment(self.dataset, **known)
         training = ("network", "hidden", "epochs", "first_epochs", "batch_size", "lr")
-        own, paper = ({n: getattr(e, n) for n in training} | e.arguments for e in (self, usual))
+        own, paper = ({n: getattr(e, n) for n in training} for e in (self, usual))
+        own |= self.arguments
+        paper |= presets.method_arguments(self.method, self.dataset)
         return ", ".join(parts + [f"{n}={v}" for n, v in own.items() if paper.get(n) != v])
 
     def __str__(self) -> str:

@@ -44,10 +44,9 @@ class Learner:
 
     def __init__(self, environment: Environment):
         keep_freed_memory()
-        torch.set_num_threads(1)
-        torch.set_flush_denormal(True)  # weights near zero would slow products down twentyfold
+        same_arithmetic()
         self.environment, self.device = environment, device()
-        # Own code may change its inputs in place (dropout, augmentation): it is handed copies.
+        # Own code may keep its inputs or change them in place: it is handed copies.
         self.runs_own_code = not (
             environment.network in NETWORKS.built_in
             and environment.method in METHODS.built_in
@@ -74,7 +73,7 @@ class Learner:
             )
         self.net = net.to(self.device)
         self.method = METHODS[environment.method](**environment.arguments)
-        lr = self.method.lr or environment.lr
+        lr = environment.lr if self.method.lr is None else self.method.lr
         parameters = self.net.parameters()
         self.optimizer: torch.optim.Optimizer = (
             torch.optim.Adam(parameters, lr=lr, fused=True)
@@ -97,6 +96,7 @@ class Learner:
         self.n_learned = number  # from here on the new task's classes count as seen
         if self.diverged:
             return
+        same_arithmetic()
         with self._own_draws(number):
             memory = fill(
                 self.scenario.tasks, self.pools, counts, self.environment.samples_kept_per_task
@@ -173,22 +173,21 @@ class Learner:
             yield Batch(x, y, head, m, chosen, current)
 
     def _one_by_one(self, data: Data, memory: Memory, draws: Iterator[Draw]) -> Iterator[Batch]:
-        """Gather one batch after the other; the memory's rows are written once, unless chosen anew or
-        handed to own code."""
+        """Gather one batch after the other; the memory's rows are written once, unless chosen anew."""
         size, (x, y, head) = self.environment.batch_size or 1, data
         m = min(len(memory), size)
         X = torch.empty((m + size, *x.shape[1:]), device=self.device)
         Y, H = (torch.empty(m + size, dtype=torch.long, device=self.device) for _ in range(2))
         X[:m], Y[:m], H[:m] = memory.x[:m], memory.y[:m], memory.head[:m]
         for chosen, current in draws:
-            if chosen is not None or self.runs_own_code:
-                rows = slice(m) if chosen is None else chosen
-                X[:m], Y[:m], H[:m] = memory.x[rows], memory.y[rows], memory.head[rows]
+            if chosen is not None:
+                X[:m], Y[:m], H[:m] = memory.x[chosen], memory.y[chosen], memory.head[chosen]
             n = m + len(current)
             write_inputs(x, current, out=X[m:n])
             torch.index_select(y, 0, current, out=Y[m:n])
             torch.index_select(head, 0, current, out=H[m:n])
-            yield Batch(X[:n], Y[:n], H[:n], m, chosen, current)
+            parts = [part[:n].clone() if self.runs_own_code else part[:n] for part in (X, Y, H)]
+            yield Batch(*parts, m, chosen, current)
 
     def _training_data(self, number: int) -> Data:
         tasks = self.scenario.tasks[0 if self.method.joint else number - 1 : number]
@@ -246,8 +245,8 @@ class Learner:
     def features(self, x: Tensor) -> Tensor:
         """The features of inputs, for selections; both on the CPU."""
         self.net.eval()
-        parts = x.split(EVALUATION_ROWS)
-        return torch.cat([self.net.features(rows.to(self.device)).cpu() for rows in parts])
+        parts = (rows.to(self.device, copy=True) for rows in x.split(EVALUATION_ROWS))
+        return torch.cat([self.net.features(rows).cpu() for rows in parts])
 
     @torch.no_grad()
     def losses(self, x: Tensor, y: Tensor, head: int) -> Tensor:
@@ -255,7 +254,7 @@ class Learner:
         self.net.eval()
         found = []
         for rows, labels in zip(x.split(EVALUATION_ROWS), y.split(EVALUATION_ROWS), strict=True):
-            rows, labels = rows.to(self.device), labels.to(self.device)
+            rows, labels = rows.to(self.device, copy=True), labels.to(self.device)
             logits = self.logits(rows, torch.full_like(labels, head))
             found.append(F.cross_entropy(logits, labels, reduction="none").cpu())
         return torch.cat(found)
@@ -267,6 +266,7 @@ class Learner:
         val, test = np.full(n, np.nan), np.full(n, np.nan)
         if self.diverged:
             return val, test
+        same_arithmetic()
         self.net.eval()
         with self._own_draws(self.n_learned):
             for i, task in enumerate(self.scenario.tasks):
@@ -307,6 +307,15 @@ class Learner:
         self.pools = list(state["pools"])
         self.method.load(_copied(state["method"], self.device))
         self.n_learned, self.diverged = state["n_learned"], state["diverged"]
+
+
+def same_arithmetic() -> None:
+    """Use one thread, and take weights near zero for zero: they slow products down twentyfold.
+
+    Both move bits, and a program around us may set them between two tasks, or train in another thread.
+    """
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
 
 
 @functools.cache

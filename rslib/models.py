@@ -45,11 +45,7 @@ class Network(nn.Module):
         """Pick each sample's own head out of the outputs: (n, head_size)."""
         if self.n_heads == 1:
             return outputs
-        return outputs.gather(1, self.own_columns(head))
-
-    def own_columns(self, head: Tensor) -> Tensor:
-        """The columns of each sample's own head among the outputs: (n, head_size)."""
-        return self.columns.index_select(0, head)
+        return outputs.gather(1, self.columns.index_select(0, head))
 
 
 OWN_DRAWS = threading.RLock()  # torch's global generator belongs to the whole process

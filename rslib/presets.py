@@ -115,6 +115,11 @@ def fitted(found: Preset, dataset: Dataset, n_tasks: int | None = None) -> Prese
     1, 3, 5, 10 and 25 samples per class of every past task, as the paper's are.
     """
     n_classes, n_files = dataset.n_classes, len(dataset.task_sizes)
+    if n_classes < 4 and not (n_tasks or n_files):
+        raise BadValue(
+            f"{dataset.name!r} has {n_classes} classes: too few to cut into two tasks of two. Give "
+            "n_tasks, or a folder with a file for every task"
+        )
     most = max(1, min(7, n_classes // 2))
     choices = range(min(3, most), most + 1)
     n_tasks = n_tasks or n_files or min(choices, key=lambda n: (n_classes % n, abs(n - 5)))

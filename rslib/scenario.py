@@ -234,4 +234,10 @@ def _hold_out(samples: Samples, seed: int, task: int) -> tuple[Samples, Samples]
             f"{VALIDATION_SHARE:.0%} for validation. Use fewer tasks or more data"
         )
     val, train = order[:n_val].sort().values, order[n_val:].sort().values
+    lost = sorted({*samples.y.tolist()} - {*samples.y[train].tolist()})
+    if lost:
+        raise ScenarioError(
+            f"task {task}: after {VALIDATION_SHARE:.0%} were held out for validation, no training "
+            f"sample is left of label {lost[0]}. Add some of that class, or leave it out"
+        )
     return Samples(samples.x[train], samples.y[train]), Samples(samples.x[val], samples.y[val])

@@ -55,6 +55,10 @@ def actions(k: int) -> Iterator[Proportions]:
 def action_shares(k: int, action: int) -> list[int]:
     """How often each of k tasks is in an action, found without listing the others (17.7 billion
     at 19 tasks). Proportions are these over k."""
+    if not 0 <= action < n_actions(k):
+        raise ScheduleError(
+            f"action {action} with {k} tasks seen: there are {n_actions(k)}, from 0"
+        )
     multiset, rest, lowest = [], action, 0
     for place in range(k):
         for task in range(lowest, k):
@@ -63,8 +67,6 @@ def action_shares(k: int, action: int) -> list[int]:
             if rest < following:
                 break
             rest -= following
-        else:
-            raise ScheduleError(f"with {k} tasks seen there are {n_actions(k)} actions")
         multiset.append(task)
         lowest = task
     return np.bincount(multiset, minlength=k).tolist()
@@ -96,6 +98,12 @@ def counts(
     """
     if isinstance(M, bool) or not isinstance(M, int | np.integer) or M < 0:
         raise ScheduleError(f"memory size must be a whole number, not negative, got {M!r}")
+    if available is not None:
+        if len(available) != len(proportions):
+            raise ScheduleError(f"{len(proportions)} proportions for {len(available)} pools")
+        if not all(_is_whole(n) and n >= 0 for n in available):
+            raise ScheduleError(f"pools hold whole numbers of samples, got {list(available)}")
+        available = [int(n) for n in available]  # numpy's are no JSON
     if not all(isinstance(p, Fraction) or isfinite(p) for p in proportions):
         raise ScheduleError(f"proportions must be finite, got {[float(p) for p in proportions]}")
     shares = [p if isinstance(p, Fraction) else Fraction(_as_float(p)) for p in proportions]
@@ -128,8 +136,6 @@ def _as_float(p: float) -> float:
 def _capped(
     rounded: list[int], wanted: Sequence[int], total: int, available: Sequence[int]
 ) -> Composition:
-    if len(available) != len(rounded):
-        raise ScheduleError(f"{len(rounded)} proportions for {len(available)} pools")
     filled = [min(n, a) for n, a in zip(rounded, available, strict=True)]
     for _ in range(sum(rounded) - sum(filled)):
         open_tasks = [i for i, a in enumerate(available) if filled[i] < a]

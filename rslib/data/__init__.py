@@ -122,7 +122,9 @@ def at_hand(name_or_path: str | Path) -> bool:
 def canonical(name_or_path: str | Path) -> str:
     """A name as we spell it ('Fashion-MNIST' is fashionmnist); a path stays what it is."""
     text = os.fspath(name_or_path)
-    return text if is_path(name_or_path) else _known(text)
+    if not is_path(name_or_path):
+        return _known(text)
+    return os.path.join(os.curdir, text) if is_name(text) else text  # Path("mnist") is no name
 
 
 def is_path(name_or_path: str | Path) -> bool:
@@ -140,7 +142,8 @@ def is_name(text: str) -> bool:
 
 def is_folder(name_or_path: str | Path) -> bool:
     """Whether it is a folder of .npz files, each of them a task."""
-    return is_path(name_or_path) and not os.fspath(name_or_path).lower().endswith(".npz")
+    text = os.fspath(name_or_path)
+    return is_path(name_or_path) and (not text.lower().endswith(".npz") or os.path.isdir(text))
 
 
 def _spelt(text: str) -> str:

@@ -37,7 +37,7 @@ class AGEM(Method):
     """Current samples, corrected by the memory."""
 
     def step(self, learner: Learner, batch: Batch) -> float:
-        m, parameters = batch.m, list(learner.net.parameters())
+        m, parameters = batch.m, [p for p in learner.net.parameters() if p.requires_grad]
         if len(batch.current) == 1 and learner.environment.network != "mlp":
             return 0.0  # alone it has no variance for batch norm
         reference = []

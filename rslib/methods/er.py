@@ -55,6 +55,8 @@ class Method:
     def __init__(self, optimizer: str = "adam", lr: float | None = None):
         if optimizer not in ("adam", "sgd"):
             raise BadValue(f"optimizer must be adam or sgd, got {optimizer!r}")
+        if lr is not None and not 0 < lr < float("inf"):
+            raise BadValue(f"lr must be a positive number, got {lr!r}")
         self.optimizer, self.lr = optimizer, lr
         self.memory: Memory | None = None
         self._mlp_step: MLPStep | None = None

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from rslib.errors import BadValue
@@ -58,8 +58,8 @@ class HAL(Method):
                 raise BadValue(f"{name} must not be negative, got {value!r}")
         if not 0 <= decay < 1:
             raise BadValue(f"decay must be at least 0 and below 1, got {decay!r}")
-        if not anchor_steps >= 0:
-            raise BadValue(f"anchor_steps must not be negative, got {anchor_steps!r}")
+        if not isinstance(anchor_steps, int) or anchor_steps < 0:
+            raise BadValue(f"anchor_steps must be a whole number from 0, got {anchor_steps!r}")
         self.strength, self.embedding = strength, embedding
         self.decay, self.anchor_steps = decay, anchor_steps
         self.anchors: list[Tensor] = []  # per past task: (classes, ...) inputs
@@ -116,7 +116,7 @@ class HAL(Method):
 
     def _fine_tuned(self, learner: Learner, memory: Memory) -> Weights:
         """The weights after plain steps on the memory: what it would do to the last task."""
-        weights = {name: p.detach().clone() for name, p in learner.net.named_parameters()}
+        weights = {name: p.detach().clone() for name, p in _trained(learner.net).items()}
         if not len(memory):
             return weights
         seed, size = learner.environment.seed, learner.environment.batch_size or 1
@@ -138,7 +138,7 @@ class HAL(Method):
         self._average(features[m:].detach(), batch.y[m:])
         if not m:
             return loss
-        ahead = _stepped(dict(net.named_parameters()), loss, _rate(learner), create_graph=True)
+        ahead = _stepped(_trained(net), loss, _rate(learner), create_graph=True)
         net.eval()
         now = learner.logits(self.guarded, self.heads)
         then = learner.own_logits(functional_call(net, ahead, (self.guarded,)), self.heads)
@@ -161,6 +161,11 @@ class HAL(Method):
     def load(self, state: dict[str, Any]) -> None:
         self.anchors = list(state["anchors"])
         self.embeddings, self.images = state["embeddings"], state["images"]
+
+
+def _trained(net: nn.Module) -> Weights:
+    """The weights by name, but for those that the user's own network keeps as they are."""
+    return {name: p for name, p in net.named_parameters() if p.requires_grad}
 
 
 def _rate(learner: Learner) -> float:

@@ -125,6 +125,9 @@ def register(
 ):
     """Make a rule available by name; `needs` names its parameter, `default` makes it optional."""
 
+    if ":" in name:
+        raise BadValue(f"{name!r}: a colon stands between a policy's name and its parameter")
+
     def add(rule: RuleFunction) -> RuleFunction:
         POLICIES[name] = _Registered(label or name, rule, needs, default)
         return rule
