@@ -420,6 +420,23 @@ count()
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc has mallopt")
+@pytest.mark.parametrize("network", ["mlp", "convnet"])
+def test_threads_set_meanwhile_move_no_bit(network):
+    """Broken: a program that sets torch's threads between two tasks gets other results under the same
+    key, and later runs take them for its own."""
+    environment = small(network=network, n_tasks=2, batch_size=256)
+    alone, other = learned(environment, ETS[:2]), Learner(environment)
+    other.learn(())
+    torch.set_num_threads(2)
+    torch.set_flush_denormal(False)
+    other.learn((10,))
+    assert torch.get_num_threads() == 1 and torch.set_flush_denormal(True)
+    assert weights(other) == weights(alone)
+    torch.set_num_threads(2)
+    assert other.accuracies()[1].tobytes() == alone.accuracies()[1].tobytes()
+    assert torch.get_num_threads() == 1
+
+
 def test_freed_memory_is_kept_unless_switched_off():
     """Broken: every step of a convolutional network waits for the kernel to zero its pages again."""
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

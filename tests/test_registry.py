@@ -442,6 +442,60 @@ def test_a_network_that_edits_its_inputs_harms_neither_memory_nor_data(monkeypat
     learner.net.train()  # as a network that edits its inputs in evaluation too
     learner._accuracy(samples, 0)
     assert torch.equal(samples.x, before)
+    monkeypatch.setattr(learner.net, "eval", learner.net.train)
+    learner.features(samples.x)
+    learner.losses(samples.x, samples.y, 0)
+    assert torch.equal(samples.x, before)  # a selection goes on with them
+
+
+def test_a_method_may_keep_its_batches(monkeypatch):
+    """Broken: a reservoir holds the last batch again and again, on large tasks only: their batches are
+    written into one buffer."""
+    kept = []
+
+    @methods.register("keeping", version=1)
+    class Keeping(Method):
+        def loss(self, learner, batch):
+            kept.append((batch.x, batch.x.clone()))
+            return super().loss(learner, batch)
+
+    monkeypatch.setattr("rslib.learner.SMALL", 0)  # as if the task were large
+    ScheduleTree(small(method="keeping", n_tasks=2)).walk([(10,)])
+    assert len(kept) > 4 and all(torch.equal(now, then) for now, then in kept)
+
+
+@pytest.mark.parametrize("method", ["agem", "hal"])
+def test_weights_that_are_frozen_stay_so(method):
+    """Broken: a pretrained trunk ends A-GEM and HAL with an error about gradients."""
+
+    @models.register("frozen")
+    def frozen(shape, hidden):
+        trunk = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU())
+        return trunk.requires_grad_(False)
+
+    learner = Learner(small(network="frozen", method=method, n_tasks=3))
+    before = [p.clone() for p in learner.net.parameters()]
+    for counts in ((), (10,), (5, 5)):
+        learner.learn(counts)
+    moved = [not torch.equal(a, b) for a, b in zip(before, learner.net.parameters(), strict=True)]
+    assert moved == [p.requires_grad for p in learner.net.parameters()] and any(moved)
+
+
+def test_a_method_whose_arguments_have_no_defaults_has_a_name():
+    """Broken: it trains for hours, and its result cannot be printed."""
+
+    @methods.register("weighted")
+    class Weighted(Method):
+        def __init__(self, weight, parts=()):
+            super().__init__()
+
+    arguments = dict(weight=0.5, parts=[1, 2])
+    environment = small(method="weighted", method_args=arguments)
+    assert "weighted" in str(environment) and "weight=0.5" in str(environment)
+    assert hash(environment) == hash(type(environment).from_spec(environment.spec()))  # in grids
+    for wrong in ({}, dict(weight=1, width=2)):
+        with pytest.raises(UserError, match=r"method_args of 'weighted': .*argument"):
+            small(method="weighted", method_args=wrong)
 
 
 def test_a_methods_state_is_copied_or_refused():

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from rslib import data
 from rslib.data import Dataset
 from rslib.scenario import (
+    Samples,
     ScenarioError,
+    _hold_out,
     as_inputs,
     class_order,
     make_scenario,
@@ -266,6 +268,20 @@ def test_too_few_samples_to_hold_any_out():
     with pytest.raises(ScenarioError, match="task 1 has only 6 training samples"):
         make_scenario(tiny(per_class=3), n_tasks=5)
     assert len(make_scenario(tiny(per_class=4), n_tasks=5).tasks[0].val) == 1  # 8 * 0.15 = 1.2
+
+
+def test_no_class_is_lost_to_validation():
+    """Broken: the only sample of a rare class goes to validation, and "one sample of each past class" is
+    two of another, without a word."""
+    labels = torch.tensor([0] * 20 + [1])
+    samples = Samples(torch.zeros(21, 1), labels)
+    splits = []
+    for seed in range(40):
+        try:
+            splits.append(_hold_out(samples, seed, 1)[0])
+        except ScenarioError as error:
+            assert "task 1: after 15%" in str(error) and "left of label 1" in str(error)
+    assert 0 < len(splits) < 40 and all(1 in split.y for split in splits)
 
 
 # -- permuted tasks --------------------------------------------------------------------------------

@@ -197,8 +197,16 @@ def test_counts_refuses_what_cannot_be_meant():
         ScheduleError, match="memory size must be a whole number, not negative, got -1"
     ):
         counts([1], -1)
-    with pytest.raises(ScheduleError, match="2 proportions for 1 pools"):
-        counts([1, 1], 10, [3])
+    for shares in ([1, 1], [0, 0]):
+        with pytest.raises(ScheduleError, match="2 proportions for 1 pools"):
+            counts(shares, 10, [3])
+    for pool in (-5, 2.5, float("nan"), "4"):
+        with pytest.raises(ScheduleError, match="pools hold whole numbers of samples"):
+            counts([1, 1], 10, [pool, 20])
+    assert json.dumps(counts([1, 1], 10, np.array([3, 20]))) == "[3, 7]"
+    for action in (-1, 10):
+        with pytest.raises(ScheduleError, match=f"action {action} with 3 tasks seen: there are 10"):
+            schedule.action_shares(3, action)
     for wrong in (float("nan"), float("inf")):
         with pytest.raises(ScheduleError, match="finite"):
             counts([1, wrong], 10)

@@ -33,6 +33,7 @@ import papermill
 from rslib import data, files
 from rslib.files import REPOSITORY, write_atomically
 from rslib.runs import params
+from rslib.runs.params import SHIPPED
 from tools import report
 
 # Skipped where only stored results are drawn: 00 shows no result of the paper, 07 trains schedule
@@ -95,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
             if error:
                 print(f"    failed: {error}", flush=True)
                 failed.append(job.title)
-    write_document(Path(options.out_dir) / "tables")
+    write_document(Path(options.out_dir) / "tables", shipped=options.profile == "paper")
     _print_written(Path(options.out_dir), started)
     index = report.build(Path(options.executed))
     print(f"total {_clock(time.perf_counter() - start)}; report: {index}")
@@ -287,11 +288,14 @@ DOCUMENT = r"""%% Every table of this folder: pdflatex all
 """
 
 
-def write_document(tables: Path) -> Path:
-    """Write all.tex, the document that inputs every table of a folder, one to a page."""
-    found = sorted(path.relative_to(tables).as_posix() for path in tables.glob("*/*.tex"))
+def write_document(tables: Path, shipped: bool) -> Path:
+    """Write a document that inputs every table, one to a page: all.tex, or own.tex of those that are
+    not of the shipped results."""
+    mine = [path for path in tables.glob("*/*.tex") if (path.parent.name in SHIPPED) == shipped]
+    found = sorted(path.relative_to(tables).as_posix() for path in mine)
     body = "\n".join(rf"\input{{{name}}}\clearpage" for name in found)
-    return write_atomically(tables / "all.tex", (DOCUMENT % body).encode())
+    target = tables / ("all.tex" if shipped else "own.tex")
+    return write_atomically(target, (DOCUMENT % body).encode())
 
 
 def _clock(seconds: float) -> str:

@@ -132,6 +132,7 @@ class Parameters:
     scenario: str | None = None
     network: str | None = None
     epochs: int | None = None
+    as_shipped: bool = False  # the paper's profile, and nothing else given
 
     def environment(self, seed: int, **changes: Any) -> Environment:
         """The environment of this notebook's dataset, with the profile's shortenings."""
@@ -172,9 +173,19 @@ class Parameters:
     def name(self) -> str:
         """The dataset as a folder name: figures/<name>/. A user's mnist.npz is not mnist."""
         if not data.is_path(self.dataset):
-            return self.dataset
-        taken = (*data.names(), "paper")  # 09 writes figures/paper
-        return f"own-{self.title}" if self.title in taken else self.title
+            return self._beside_shipped(self.dataset) if self.dataset in SHIPPED else self.dataset
+        return f"own-{self.title}" if self.title in {*data.names(), *SHIPPED} else self.title
+
+    @property
+    def overview(self) -> str:
+        """The folder of what shows all datasets together."""
+        return self._beside_shipped(OVERVIEW)
+
+    def _beside_shipped(self, folder: str) -> str:
+        """The folder that `make ship` fills; anything else goes beside it, never over it."""
+        if self.as_shipped:
+            return folder
+        return f"{folder}-{'changed' if self.profile_name == 'paper' else self.profile_name}"
 
     def provenance(self, *runs: Runs) -> KeyValueTable:
         """What a stranger needs to get the same numbers again; of `runs`, what trained their rows."""
@@ -226,6 +237,8 @@ class Parameters:
         return KeyValueTable(rows)._repr_html_()
 
 
+OVERVIEW = "paper"
+SHIPPED = (*presets.PAPER, OVERVIEW)  # figures and tables that are committed
 KNOWN = ("dataset", "profile", "seeds", "rollouts", "memory_size", "n_jobs", "out_dir")
 KNOWN += ("policies", "selections", "n_tasks", "scenario", "network", "epochs")
 
@@ -281,7 +294,11 @@ def check(namespace: dict[str, Any], notebook: str, extra: Mapping[str, Any] = {
     if not amounts["memory_size"]:
         tiny = notebook == "06"
         amounts["memory_size"] = preset.tiny_memory_size if tiny else preset.memory_size
-    p = Parameters(notebook, dataset, profile_name, profile, **amounts, **chosen)
+    changed = {*given} - {"dataset", "profile", "n_jobs", "out_dir"}
+    shipped = profile_name == "paper" and not any(given[name] for name in changed)
+    p = Parameters(
+        notebook, dataset, profile_name, profile, **amounts, **chosen, as_shipped=shipped
+    )
     if any(chosen.values()):
         _try_choices(p)
     if data.is_path(dataset):

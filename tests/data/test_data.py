@@ -2,6 +2,7 @@
 
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -233,6 +234,21 @@ def test_a_folder_is_a_sequence_of_files(tmp_path):
     assert data.load(tmp_path / "v1.2").fingerprint == weeks.fingerprint
     turned = folder_of(tmp_path / "w", a=few, b=arrays())
     assert turned.task_sizes == ((6, 6), (9, 6)) and turned.fingerprint != weeks.fingerprint
+
+
+def test_a_folder_is_taken_for_what_it_is(tmp_path, monkeypatch):
+    """Broken: `Path("digits")`, a user's folder, trains on the embedded digits; a folder whose name ends
+    in .npz counts as one file."""
+    monkeypatch.chdir(tmp_path)
+    y = np.arange(60) % 2
+    for file in ("digits/a.npz", "digits/b.npz", "w.npz/a.npz", "w.npz/b.npz"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        np.savez(tmp_path / file, x_train=y[:, None], y_train=y, x_test=y[:, None], y_test=y)
+    own = Environment(Path("digits"))
+    assert own.load().n_classes == 2 and (own.n_tasks, own.scenario) == (2, "domain")
+    assert Environment("digits").load().n_classes == 10
+    tiny = Environment("w.npz", samples_per_class=3)
+    assert (tiny.classes_per_task, tiny.pool_size) == (2, 6)
 
 
 @pytest.mark.parametrize(

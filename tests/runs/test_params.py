@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from rslib.files import REPOSITORY
 from rslib.models import NETWORKS
 from rslib.runs import params, studies, values
 from rslib.runs.grid import Cell, lookup, run
@@ -326,6 +327,29 @@ def test_a_network_that_cannot_take_the_data_is_refused(tmp_path, monkeypatch):
         with pytest.raises(ParameterError, match=message):
             given(dataset=str(file), out_dir=tmp_path, network=network)
     assert given(dataset=str(file), out_dir=tmp_path, network="mlp").network == "mlp"
+
+
+def test_shipped_figures_are_rewritten_by_the_papers_settings_alone(tmp_path, monkeypatch):
+    """Broken: `make paper-figures`, or one seed of `-p dataset mnist`, replaces the real results that
+    are committed, and the README's picture, by toy numbers."""
+    monkeypatch.setenv("RSLIB_RESULTS", str(REPOSITORY / "results"))
+    out = dict(out_dir=str(tmp_path))
+    folders = {
+        ("mnist", "paper"): dict(profile="paper", dataset="mnist", n_jobs=1),
+        ("mnist-changed", "paper-changed"): dict(profile="paper", dataset="mnist", seeds=[1]),
+        ("mnist-quick", "paper-quick"): dict(profile="quick", dataset="mnist"),
+        ("digits", "paper-quick"): dict(profile="quick", dataset="digits"),
+        ("digits", "paper"): dict(profile="paper", dataset="digits"),
+    }
+    for expected, asked in folders.items():
+        p = check(asked | out, "04")
+        assert (p.name, p.overview) == expected
+    ignored = [f"figures/{name}/x.png" for name in ("mnist-quick", "paper-changed", "glyphs2")]
+    ignored += ["tables/permuteddigits/x.tex", "tables/own.tex"]
+    git = ["git", "-C", str(REPOSITORY), "check-ignore", *ignored, "figures/mnist/x.png"]
+    if (REPOSITORY / ".git").exists():
+        said = subprocess.run(git, capture_output=True, text=True, timeout=60).stdout.split()
+        assert said == ignored
 
 
 def test_a_folder_is_a_dataset(tmp_path):

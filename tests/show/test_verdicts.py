@@ -226,7 +226,7 @@ def test_tests_beside_the_papers():
 def shown_in_09(study, found, out_dir) -> str:
     """What 09 shows of a study with these rows, as one text: its own function is run."""
     notebook = nbformat.read(REPOSITORY / "notebooks" / "09_paper.ipynb", as_version=4)
-    shown, p = [], SimpleNamespace(out_dir=out_dir)
+    shown, p = [], SimpleNamespace(out_dir=out_dir, overview="paper")
     namespace = dict(p=p, display=shown.append, figures=figures, style=style, verdicts=verdicts)
     namespace |= dict(studies=studies, grid=grid)
     exec(next(c.source for c in notebook.cells if "def side_by_side" in c.source), namespace)
