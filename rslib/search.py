@@ -187,16 +187,20 @@ class Budget:
 
 
 def random_best(
-    tree: Tree, iterations: int | None = None, progress: bool = False, trainings: int | None = None
+    tree: Tree,
+    iterations: int | None = None,
+    progress: bool = False,
+    trainings: int | None = None,
+    first: int = 0,
 ) -> Result:
     """The best by validation of some random schedules: what a search has to beat.
 
     tree: where to walk. iterations: how many schedules are drawn; 100 unless `trainings` bounds the
-        cost. progress: show a bar.
+        cost. progress: show a bar. first: the number of the first draw; others give other schedules.
     """
     budget, nodes, before = Budget(iterations, trainings), [], tree.trained
     for i in budget.numbers("Random-best", progress):
-        path = _random_schedule(tree, i)
+        path = _random_schedule(tree, first + i)
         if not budget.allows(path):
             break
         nodes.append(tree.walk(path))

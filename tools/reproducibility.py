@@ -48,9 +48,9 @@ OTHERS = (
 
 POLICIES = """*All schedules* is the mean over every schedule of a tree, *Best constant* one schedule
 chosen on the training environments, *Oracle* the best schedule by validation accuracy; *gap closed* is
-the share of the way from the first to the last. Its interval is a bootstrap over the environments,
-which is narrow for ten of them (the README has t intervals of the same leads) and does not hold the
-chance of Random's few draws, whose expectation is 0. n/a: the rule wants to replay nothing, which the
+the share of the way from the first to the last. Its interval is Fieller's over the environments: it
+holds 0 where a paired t test does not tell a policy from the mean schedule, which is what a random
+schedule is expected to get. n/a: the rule wants to replay nothing, which the
 released trees lack; \\*: not in the tree, the nearest composition was used. The paper's ranks are
 among ten methods. New task order: the paper tests on environments 10-19, which are not released. New
 dataset: its test environments, but trained on Split MNIST alone instead of two datasets.

@@ -109,13 +109,12 @@ def on_complete_trees(paths: list[Path], n_seeds: int, folder: Path = FOLDER) ->
     for tree in (tree for path in paths for tree in load_tables(path)):
         for budget in (20, 100):
             for seed in range(n_seeds):
-                control = without_model(1000 * tree.seed + seed)
                 runs = {
                     f"MCTS, C = {c}": search.mcts(tree, budget, seed, exploration=c)
                     for c in C_VALUES
                 }
                 runs["Surrogate"] = search.surrogate(tree, budget, seed)
-                runs["Random-best"] = search.surrogate(tree, budget, seed, score=control)
+                runs["Random-best"] = search.random_best(tree, budget, first=1000 * seed)
                 rows += [row(k, tree, v, search_seed=seed, budget=budget) for k, v in runs.items()]
     frame = pd.DataFrame(rows)
     files.write_atomically(folder / "complete-trees.csv", frame.to_csv(index=False).encode())
