@@ -53,7 +53,7 @@ def propose(arguments: Sequence[str]) -> int:
     try:
         # Excel begins a file with a mark, which utf-8-sig leaves out.
         with open(given.history, newline="", encoding="utf-8-sig") as lines:
-            rows = [list(map(float, _filled(line))) for line in csv.reader(lines)]
+            rows = [_numbers(line, n) for n, line in enumerate(csv.reader(lines), start=1)]
         available = [int(n) for n in given.available.split(",")] if given.available else None
         history = [row for row in rows if row]
         counts = Policy.load(given.policy).propose(history, given.memory, available)
@@ -65,11 +65,14 @@ def propose(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _filled(line: list[str]) -> list[str]:
-    """The cells of a line without empty ones at its end; one in between is an error."""
+def _numbers(line: list[str], number: int) -> list[float]:
+    """The numbers of a line without empty cells at its end; an empty one in between is an error."""
     while line and not line[-1].strip():
         line = line[:-1]
-    return line
+    try:
+        return [float(cell) for cell in line]
+    except ValueError as error:
+        raise ValueError(f"line {number}: {error}. The file holds accuracies only, and no header")
 
 
 if __name__ == "__main__":

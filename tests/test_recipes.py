@@ -67,3 +67,12 @@ def test_the_policy_runs_beside_the_others_and_does_what_it_says(after):
     labels = after["A new policy"]["compared"].values["label"]
     assert set(labels) == {"ETS", "Weakest first"}
     assert after["proposed"] == (10, 0)
+
+
+def test_the_loop_of_ones_own_forgets_less_than_without_replay(after):
+    """Broken: an engineer copies a loop that replays nothing, or learns nothing."""
+    loop = after["In your own training loop"]
+    history, counts = loop["history"], loop["counts"]
+    assert [len(row) for row in history] == [1, 2, 3, 4, 5] and counts == (5, 5, 5, 5)
+    assert len(loop["memory_y"]) == 20 and min(row[-1] for row in history) > 0.7
+    assert sum(history[-1]) / 5 > 0.5  # the last task alone would be 0.2, of ten classes

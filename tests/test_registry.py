@@ -481,6 +481,20 @@ def test_weights_that_are_frozen_stay_so(method):
     assert moved == [p.requires_grad for p in learner.net.parameters()] and any(moved)
 
 
+def test_a_method_may_leave_out_its_bases_init():
+    """Broken: the shortest constructor of one's own ends in an error about an attribute."""
+
+    @methods.register("short")
+    class Short(Method):
+        def __init__(self, weight=0.5):
+            self.weight = weight
+
+    own, er = (
+        ScheduleTree(small(method=m, n_tasks=3)).walk([(10,), (5, 5)]) for m in ("short", "er")
+    )
+    assert own.test.tobytes() == er.test.tobytes()
+
+
 def test_a_method_whose_arguments_have_no_defaults_has_a_name():
     """Broken: it trains for hours, and its result cannot be printed."""
 

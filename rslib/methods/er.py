@@ -51,6 +51,10 @@ class Method:
     """Experience replay; the base of every method."""
 
     joint = False  # True: learn the union of all tasks so far instead of the current one
+    optimizer: str = "adam"  # what holds until __init__ says otherwise, or is left out by your own
+    lr: float | None = None  # None: the environment's
+    memory: Memory | None = None
+    _mlp_step: MLPStep | None = None
 
     def __init__(self, optimizer: str = "adam", lr: float | None = None):
         if optimizer not in ("adam", "sgd"):
@@ -58,8 +62,6 @@ class Method:
         if lr is not None and not 0 < lr < float("inf"):
             raise BadValue(f"lr must be a positive number, got {lr!r}")
         self.optimizer, self.lr = optimizer, lr
-        self.memory: Memory | None = None
-        self._mlp_step: MLPStep | None = None
 
     def begin(self, learner: Learner, memory: Memory) -> None:
         """Prepare for a task, before its first batch."""

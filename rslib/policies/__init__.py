@@ -56,7 +56,7 @@ class Policy:
             1..t after learning task t.
         memory_size: M, how many samples may be replayed.
         available: the most samples that each task can give.
-        rng: where a rule draws; others ignore it.
+        rng: where a rule draws; others ignore it. Without one, "random" gives the same draw again.
         """
         raise NotImplementedError
 
@@ -123,7 +123,10 @@ POLICIES = Registry("policy")
 def register(
     name: str, label: str | None = None, needs: str | None = None, default: float | None = None
 ):
-    """Make a rule available by name; `needs` names its parameter, `default` makes it optional."""
+    """Make a rule available by name.
+
+    needs: what its parameter means, if "name:0.9" shall hand it one. default: makes it optional.
+    """
 
     if ":" in name:
         raise BadValue(f"{name!r}: a colon stands between a policy's name and its parameter")
@@ -145,7 +148,10 @@ def _named(policy: str) -> Rule:
         default = None if entry.default is None else float(entry.default)
         return Rule(name, entry.label, entry.rule, default)
     if not entry.needs:
-        raise BadValue(f"policy {name!r} takes no parameter, got {text!r}")
+        raise BadValue(
+            f"policy {name!r} takes no parameter, got {text!r}. A rule of your own takes one if it is "
+            'registered with needs="what it means"'
+        )
     try:
         parameter = float(text)
     except ValueError:
@@ -163,6 +169,8 @@ def matrix(history: History) -> np.ndarray:
     Takes the rows as an engineer keeps them (row t has t accuracies) and the tree's matrices (a
     NaN row 0 for the untrained network, NaN or later columns for tasks not seen).
     """
+    if isinstance(history, str | Path):
+        raise BadValue("propose takes accuracies; a CSV is read by `python -m rslib propose`")
     if to_numpy := getattr(history, "to_numpy", None):  # a DataFrame iterates over column names
         history = to_numpy(dtype=float)
     rows = [np.asarray(row, dtype=float).ravel() for row in history]
