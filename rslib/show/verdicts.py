@@ -51,22 +51,26 @@ def paired_text(
     rows: pd.DataFrame,
     against: Sequence[str] = BASELINES,
     group_keys: Sequence[str] = (),
+    of: Sequence[str] = ("MCTS",),
 ) -> Markdown:
-    """Whom MCTS is ahead of, by how much in paired seeds, with which interval, and on how many."""
+    """Whom MCTS, or whoever else `of` names, is ahead of, by how much in paired seeds, with which
+    interval, and on how many."""
     groups = rows.groupby(list(group_keys), sort=False) if group_keys else [((), rows)]
     lines = []
     for key, part in groups:
         pairs = zip(group_keys, key, strict=True)
         name = ", ".join(str(printed_name(k, v)) for k, v in pairs)
-        mine = _by_seed(part, "MCTS")
         start = f"- {name}: " if name else "- "
-        if not len(mine):
-            run = (part["label"] == "MCTS").any()
-            lines.append(f"{start}MCTS {'did not converge' if run else 'has not been run'}.")
-            continue
-        facts = [fact for other in against if (fact := _pair(mine, part, other))]
-        text = "; ".join(facts) or "nothing to compare it with"
-        lines.append(f"{start}**MCTS** {_percent(mine)}: {text}.")
+        for label in of:
+            mine = _by_seed(part, label)
+            if not len(mine):
+                run = (part["label"] == label).any()
+                lines.append(f"{start}{label} {'did not converge' if run else 'has not been run'}.")
+                continue
+            others = [other for other in against if other != label]
+            facts = [fact for other in others if (fact := _pair(mine, part, other))]
+            text = "; ".join(facts) or "nothing to compare it with"
+            lines.append(f"{start}**{label}** {_percent(mine)}: {text}.")
     return Markdown("\n".join(lines))
 
 
@@ -146,7 +150,10 @@ def what_moves(table: Table, by: str) -> Markdown:
             facts.append(f"- Only one **{what}** was run on {_seeds(schedules['n'])}.")
             continue
         gap, where = _widest(schedules, across, within)
-        facts.append(f"- The choice of **{what}** moves ACC by up to {gap:.2f} points: {where}.")
+        facts.append(
+            f"- Between the best and the worst **{what}** lie up to {gap:.2f} points of mean ACC: "
+            f"{where}. Chance alone makes such a gap wider than 0."
+        )
     return Markdown("; ".join(drawn) + ".\n\n" + "\n".join(facts))
 
 

@@ -47,6 +47,9 @@ def test_words_follow_the_numbers():
     behind = verdicts.paired_text(rows(mcts=(0.90, 0.91)), against=("ETS",))
     assert "6.50 points behind ETS" in behind and "better on 0 of 2 seeds" in behind
     assert "level with" in verdicts.paired_text(rows(mcts=(0.96, 0.98)), against=("ETS",))
+    # A policy of one's own is compared like MCTS, and not with itself.
+    own = verdicts.paired_text(rows(others=("Worst",)), ("ETS", "Worst"), of=("MCTS", "Worst"))
+    assert "**Worst** 80.00 ± 0.00 %: 17.00 points behind ETS" in own and own.count("Worst (") == 1
 
 
 def test_the_best_moment_in_the_mean_and_on_single_seeds():
@@ -99,8 +102,8 @@ def test_the_caption_of_a_picture_follows_its_numbers():
     said = verdicts.what_moves(table, "selection")
     assert "Dots: 2 seeds" in said and "Joint (1 seed)" in said and "BFS" not in said
     assert "hollow: the paper's" in said
-    assert "**schedule** moves ACC by up to 1.00 points: with k-means, MCTS 91.00 %" in said
-    assert "**selection** moves ACC by up to 7.00 points: with ETS, Uniform 97.00 % against" in said
+    assert "worst **schedule** lie up to 1.00 points of mean ACC: with k-means, MCTS 91.00 %" in said
+    assert "**selection** lie up to 7.00 points of mean ACC: with ETS, Uniform 97.00 % against" in said
     # What was run on one seed only is no effect of a choice.
     once = rows(mcts=(0.10,), ets=()).assign(selection="kmeans")
     table = tables.summary_table(pd.concat([rows(), once]), ("selection", "label"))
