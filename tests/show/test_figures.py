@@ -239,6 +239,19 @@ def test_ours_vs_paper_draws_both_means():
         figures.ours_vs_paper(tables.summary_table(rows()))
 
 
+def test_a_mean_of_fewer_seeds_than_the_papers_says_so():
+    """Broken: one seed of ours stands beside the paper's five as if it were a mean, with deviation 0."""
+    frame = rows(labels=("ETS", "MCTS"))
+    table = tables.summary_table(
+        frame[(frame["label"] == "ETS") | (frame["seed"] == 1)], paper_table="memory_selection"
+    )
+    ax = figures.ours_vs_paper(table).axes[0]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["ETS", "MCTS (n=1)"]
+    colors = [container[0].get_color() for container in ax.containers]
+    assert colors == [style.method(label).color for label in ("ETS", "ETS", "MCTS", "MCTS")]
+    assert np.isnan(table.values.query("label == 'MCTS'")["std"]).all()
+
+
 def test_forest_draws_paired_differences_and_the_papers():
     """Else an interval crosses zero in the figure and not in its table, or stands at another name."""
     table = compared_by_seed()
