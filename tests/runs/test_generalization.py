@@ -19,7 +19,7 @@ from rslib.policies.learned import LearnedPolicy
 from rslib.runs import generalization, scoring
 from rslib.runs.generalization import Experiment, Trees, load_trees, plan
 from rslib.runs.scoring import CONSTANT, MEAN, ORACLE, follow
-from rslib.show.policies import policy_tests, policy_text
+from rslib.show.policies import policy_table, policy_tests, policy_text
 from rslib.store import Store
 from rslib.tree import Node, NotTrained, ScheduleTree
 
@@ -210,6 +210,15 @@ def test_summary_says_what_is_missing():
     assert table.loc["ETS", "acc"] == pytest.approx(85.0)
     assert table.loc["ETS", "acc_std"] == pytest.approx(5.0)  # population deviation
     assert np.isnan(table.loc["Heur-AT", "acc"]) and table.loc["Heur-AT", "missing"] == 1
+
+
+def test_an_oracle_below_the_mean_leaves_no_gap():
+    """Broken: where the best schedule by validation is below the mean on test, tables print nan."""
+    rows = frame({"A2C": [[0.5], [0.6]], MEAN: [[0.6], [0.6]], ORACLE: [[0.5], [0.5]]})
+    rows = rows.assign(experiment="new_task_order", dataset="mnist")
+    table = policy_table(rows).set_index("Method")
+    assert table.loc["A2C", "Gap closed (%)"] == "n/a"
+    assert "A2C closes n/a of the gap" in policy_text(rows)
 
 
 def test_policies_are_tested_over_environments():
