@@ -132,10 +132,11 @@ def search(found: Runs, luck: tables.Table) -> str:
 
 def surrogate(equal: tables.Table) -> str:
     """Say what the search with a model adds, and what MCTS does in the same places."""
-    places = [
-        (f"{line['Dataset']} ({line['Tasks']} tasks)", line["Search"], numbers)
-        for line, numbers in _lines(equal)
-    ]
+    places = []
+    for line, numbers in _lines(equal):
+        name, _, size = numbers["tree"].partition(", ")  # two settings may differ in trainings alone
+        place = f"{name} ({size}, {numbers['pairs']} environments)"
+        places.append((place, line["Search"], numbers))
     trees = [
         (f"Split {numbers['tree'].partition(',')[0]}", line["Search"], numbers)
         for line, numbers in _lines(searches.on_complete_trees())
@@ -203,6 +204,8 @@ def _difference(found: Mapping[str, Any], pairs: str) -> str:
 
 
 def _side(found: Mapping[str, Any]) -> str:
+    if found["pairs"] < verdicts.FEWEST:  # such as a setting of which few environments are done
+        return "too few to judge"
     if found["paired_low"] > 0:
         return "**ahead**"
     return "**behind**" if found["paired_high"] < 0 else "**level**"
@@ -251,8 +254,7 @@ def runs(
         if line["Dataset"] not in titles
     ]
     embedded += [
-        f"{line['Dataset']}, {line['Tasks']} tasks (searches at equal cost, {numbers['pairs']} "
-        "environments)"
+        f"{numbers['tree']} (searches at equal cost, {numbers['pairs']} environments)"
         for line, numbers in _lines(equal)
         if line["Search"] == "Surrogate"
     ]

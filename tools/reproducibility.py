@@ -253,11 +253,12 @@ def _searches() -> list[str]:
     equal = searches.at_equal_cost().frame
     if len(equal):
         lines += [
-            "At about equal cost (20 rollouts on five tasks, at most 181 trainings on ten and 381 on "
-            "twenty), in environments used for nothing else (`make searches`; *without model*"
+            "At about equal cost (*trainings*: the mean that was spent), in environments used for "
+            "nothing else (`make searches`; *without model* draws among the surrogate's own "
+            "candidates); differences to Random-best:\n",
+            _markdown(equal),
+            "",
         ]
-        lines += ["draws among the surrogate's own candidates); differences to Random-best:\n"]
-        lines += [_markdown(equal), ""]
     whole = searches.on_complete_trees().frame
     if len(whole):
         lines += [
