@@ -236,9 +236,12 @@ def runs(
         part = []
         for study, found in stored.items():
             rows = found.rows[found.rows["dataset"] == q.dataset] if len(found) else found.rows
-            place, wanted = study.place.split(",")[0], len(study.cells(q))
+            place, wanted = _place(study), len(study.cells(q))
             n_seeds = len(set(rows["seed"])) if len(rows) else 0
             if len(rows) == wanted > 0:
+                n_bfs = (rows["label"] == "BFS").sum()
+                if 0 < n_bfs < n_seeds:  # our profile asks for no more, the paper has all
+                    place += f" (BFS on {n_bfs} seeds)"
                 whole.setdefault(n_seeds, []).append(place)
             elif len(rows):
                 seeds = "1 seed" if n_seeds == 1 else f"{n_seeds} seeds"
@@ -266,7 +269,7 @@ def runs(
         )
     absent = [preset.title for preset in presets.PAPER.values() if preset.title not in titles]
     absent += [
-        f"{study.place.split(',')[0]} (notebook {study.notebook})"
+        f"{_place(study)} (notebook {study.notebook})"
         for study, found in stored.items()
         if not len(found)
     ]
@@ -279,6 +282,12 @@ def runs(
         f"**Not run:** {', '.join(absent)}. [What is left](REPRODUCIBILITY.md#what-is-left) says what "
         "it would cost.",
     ]
+
+
+def _place(study: Study) -> str:
+    """A study in few words; the rest of Appendix C.4 belongs to Table 1."""
+    first = study.place.split(",")[0]
+    return f"{first} (forward transfer)" if study is studies.FORWARD_TRANSFER else first
 
 
 def main() -> int:

@@ -1,11 +1,15 @@
 """The README's numbers: those of the shipped rows, and what its sentences conclude from them."""
 
 import re
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
 from rslib import files
+from rslib.runs import params, studies
+from rslib.runs.grid import Cell, Runs
+from rslib.show.tables import plain_table
 from tools import facts
 
 
@@ -66,6 +70,50 @@ def test_the_picture_is_of_the_median_seed():
     ).groups()
     gaps = pd.Series([middle, *others.split(", ")], dtype=float)
     assert float(middle) == gaps.median()
+
+
+def test_a_seed_that_diverged_is_not_counted_towards_the_median(monkeypatch):
+    """Broken: two of five searches diverged, and the README shows the best seed as the median one."""
+    gaps = {1: 0.01, 2: 0.02, 3: 0.03, 4: float("nan"), 5: float("nan")}
+    policies = {"none": "Fine-tuning", "ets": "ETS", "mcts": "MCTS"}
+    environments = {
+        seed: SimpleNamespace(dataset="mnist", seed=seed, memory_size=10) for seed in gaps
+    }
+    lines = [
+        {"dataset": "mnist", "seed": seed, "label": label, "acc": 0.9 + gap * (label == "MCTS")}
+        for seed, gap in gaps.items()
+        for label in policies.values()
+    ]
+
+    class Found:
+        rows = pd.DataFrame(lines)
+        cells = tuple(Cell(environments[seed], "mcts") for seed in gaps)
+
+        def __getitem__(self, cell):
+            node = SimpleNamespace(test=cell.environment.seed)
+            return SimpleNamespace(label=policies[cell.policy], node=node, schedule=None)
+
+    monkeypatch.setattr(facts.schedules, "accuracy_and_bubbles", lambda shown: shown)
+    shown, caption = facts.picture(Found())
+    assert shown["MCTS"][0] == 2 and "of 3 seeds" in caption and "nan" not in caption
+
+
+def test_what_is_whole_says_what_our_profile_leaves_out():
+    """Broken: BFS on two of the paper's five seeds is called whole, or two experiments have one name."""
+    q = params.check(dict(dataset="mnist", profile="paper", n_jobs=1), "02")
+    labels = {"MCTS": 5, "BFS": 2}
+    rows = pd.DataFrame(
+        {"dataset": "mnist", "label": label, "seed": seed}
+        for label, n in labels.items()
+        for seed in range(n)
+    )
+    search = studies.Study("s", "02", "Figure 4, App. C.2", "Search", lambda p: list(range(7)))
+    nothing = Runs([], pd.DataFrame(), None)
+    stored = {search: Runs([], rows, None), studies.FORWARD_TRANSFER: nothing}
+    empty = plain_table(pd.DataFrame(), "")
+    text = "\n".join(facts.runs(stored, [q], empty, empty))
+    assert "| Split MNIST | Figure 4 (BFS on 2 seeds) (5 seeds) |" in text
+    assert "App. C.4 (forward transfer) (notebook 04)" in text
 
 
 def test_a_readme_without_the_marks_is_refused(monkeypatch):
