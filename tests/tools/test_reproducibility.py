@@ -36,6 +36,14 @@ def test_without_rows_every_line_says_not_run(nothing_run, tmp_path):
     assert "0 trainings, 0.0 core-hours" in text
 
 
+@pytest.mark.slow  # every run of the shipped rows is looked up again
+def test_the_page_says_what_the_rows_say(only_shipped, tmp_path):
+    """Broken: results/, docs/differences.md or the report's words have changed and REPRODUCIBILITY.md
+    has not: run `make ship`."""
+    written = (files.REPOSITORY / "REPRODUCIBILITY.md").read_text()
+    assert reproducibility.report(tmp_path) == written
+
+
 @pytest.fixture
 def only_shipped(tmp_path, monkeypatch):
     """A clone with an empty store, without data."""
