@@ -96,8 +96,11 @@ def agreement(stored: Stored) -> str:
     agree = {}
     for name in ("winners", "tests"):
         judged = [getattr(comparison, name) for comparison in compared]
-        said = pd.concat([table.values["verdict"] for table in judged if len(table.frame)])
-        said = said[said != verdicts.TOO_FEW]
+        said = pd.concat([table.values for table in judged if len(table.frame)])
+        said = said.loc[said["verdict"] != verdicts.TOO_FEW]
+        if name == "winners":  # Appendix C.9 prints the uniform group of Table 1 again
+            said = said.drop_duplicates(["Dataset", "Best here", "Best in the paper"])
+        said = said["verdict"]
         agree[name] = f"{(said == 'agrees').sum()} of {len(said)}"
     cells = reproducibility.judged_means(compared)
     return (

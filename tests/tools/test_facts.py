@@ -98,6 +98,30 @@ def test_a_seed_that_diverged_is_not_counted_towards_the_median(monkeypatch):
     assert shown["MCTS"][0] == 2 and "of 3 seeds" in caption and "nan" not in caption
 
 
+def test_a_comparison_that_the_paper_prints_twice_is_counted_once(monkeypatch):
+    """Broken: "13 of 14 comparisons" counts the uniform group of Split MNIST for Table 1 and for C.9."""
+    line = {"Dataset": "Split MNIST", "Best here": "MCTS 98.28", "Best in the paper": "MCTS 97.93"}
+    other = line | {"Best here": "MCTS 98.29", "Best in the paper": "ETS 98.20"}
+    one, both = (
+        plain_table(frame, "", frame)
+        for frame in (
+            pd.DataFrame([line]).assign(verdict="agrees"),
+            pd.DataFrame([line, other]).assign(verdict=["agrees", "another"]),
+        )
+    )
+    tests = pd.DataFrame({"verdict": ["agrees"] * 3})
+    cells = pd.DataFrame({"label": ["MCTS"], "difference": [1.0], "verdict": ["same"]})
+    compared = iter((both, one))
+    monkeypatch.setattr(
+        facts.verdicts,
+        "compare",
+        lambda *_: SimpleNamespace(winners=next(compared), tests=plain_table(tests, "", tests)),
+    )
+    monkeypatch.setattr(facts.reproducibility, "judged_means", lambda _: cells)
+    said = facts.agreement({study: [1] for study in (studies.MEMORY_SELECTION, studies.TINY_MEMORY)})
+    assert "in 1 of 2 comparisons; 6 of 6 significance tests agree" in " ".join(said.split())
+
+
 def test_what_is_whole_says_what_our_profile_leaves_out():
     """Broken: BFS on two of the paper's five seeds is called whole, or two experiments have one name."""
     q = params.check(dict(dataset="mnist", profile="paper", n_jobs=1), "02")
