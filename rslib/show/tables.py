@@ -98,9 +98,9 @@ def plain_table(frame: pd.DataFrame, caption: str, values: pd.DataFrame | None =
     """
 
     def text(value: Any) -> str:
-        if isinstance(value, (float, np.floating)):
-            return f"{value:.3g}" if isfinite(value) else DASH
-        return DASH if value is None else str(value)
+        if isinstance(value, (float, np.floating)) and isfinite(value):
+            return f"{value:.0f}" if value.is_integer() else f"{value:.3g}"
+        return DASH if value is None or isinstance(value, (float, np.floating)) else str(value)
 
     shown = frame.map(text)
     marks = pd.DataFrame("", index=shown.index, columns=shown.columns)

@@ -341,11 +341,11 @@ def test_wide_tables_fold_and_long_ones_continue():
 
 def test_plain_table_prints_what_it_gets():
     """Else hyper-parameters are rounded away or a counter is printed as if it meant something."""
-    frame = pd.DataFrame({"dataset": ["a", "a"], "lr": [0.001, 0.03], "epochs": [10, None]})
+    frame = pd.DataFrame({"dataset": ["a", "a"], "lr": [0.001, 0.03], "epochs": [1000, None]})
     table = tables.plain_table(frame, "Settings")
     assert table.frame["lr"].tolist() == ["0.001", "0.03"]
-    assert table.frame["epochs"].tolist() == ["10", "–"]
-    assert "a & 0.001 & 10" in table.to_latex()
+    assert table.frame["epochs"].tolist() == ["1000", "–"]  # of floats, because one is missing
+    assert "a & 0.001 & 1000" in table.to_latex()
     splits = tables.plain_table(frame.set_index("dataset"), "Settings")
     assert "dataset & lr & epochs" in splits.to_latex() and ">dataset<" in splits._repr_html_()
     assert pd.read_csv(io.StringIO(table.to_csv()))["lr"].tolist() == [0.001, 0.03]
