@@ -77,7 +77,10 @@ def carry_in(store: Store, folder: Path) -> Iterator[tuple[str, str]]:
         try:
             environment = Environment.from_spec(spec)
             key, spec = environment.key, environment.as_stored()
-        except (UserError, TypeError) as error:  # data that are not here, a method that is not registered
+        except (
+            UserError,
+            TypeError,
+        ) as error:  # data that are not here, a method that is not registered
             yield file.name, str(error)
             continue
         if key != old_key:

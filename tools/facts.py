@@ -137,7 +137,9 @@ def surrogate(equal: tables.Table) -> str:
     """Say what the search with a model adds, and what MCTS does in the same places."""
     places = []
     for line, numbers in _lines(equal):
-        name, _, size = numbers["tree"].partition(", ")  # two settings may differ in trainings alone
+        name, _, size = numbers["tree"].partition(
+            ", "
+        )  # two settings may differ in trainings alone
         place = f"{name} ({size}, {numbers['pairs']} environments)"
         places.append((place, line["Search"], numbers))
     trees = [

@@ -237,8 +237,8 @@ def figure_1(datasets: list[Parameters]) -> list[str]:
     spread = max(theirs.values()) - min(theirs.values())
     best = max(theirs, key=lambda moment: theirs[moment])
     words = (
-        f"{verdicts.moments(rows)} In the paper's means {spread:.2f} points lie between the best moment, "
-        f"{best}, and the worst."
+        f"{verdicts.moments(rows)} In the paper's means {spread:.2f} points lie between the best "
+        f"moment, {best}, and the worst."
     )
     return ["## Figure 1 in numbers: ACC on Split MNIST\n", _markdown(frame), "", words, ""]
 

@@ -38,6 +38,7 @@ class Setting(NamedTuple):
     n: int
     budget: dict[str, int]  # iterations or trainings
 
+
 # Twenty rollouts each, or as many trainings as twenty rollouts are without shared beginnings; once as
 # many as the paper's hundred. Numbers from 300 on: no other experiment of ours has looked at them.
 SETTINGS = (

@@ -123,7 +123,9 @@ def load_trees(paths: Iterable[str | Path]) -> Trees:
         for tree in load_tables(path):
             place = (tree.dataset.lower(), tree.seed)
             if place in found:
-                raise BadValue(f"{path}: {place[0]} {place[1]} is a second tree of this environment")
+                raise BadValue(
+                    f"{path}: {place[0]} {place[1]} is a second tree of this environment"
+                )
             found[place] = tree
     if len(sizes := {tree.memory_size for tree in found.values()}) > 1:
         raise BadValue(f"the trees need the same memory size, got {sorted(sizes)}")

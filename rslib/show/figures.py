@@ -17,7 +17,8 @@ from rslib.show.tables import Table, printed_name
 def ours_vs_paper(table: Table) -> Figure:
     """Draw our mean ACC (filled) beside the published means (hollow), with their std over seeds.
 
-    Names say how many seeds ours are of, where that is not the paper's number. Takes a `summary_table` made with `paper_table`; one panel per dataset.
+    Takes a `summary_table` made with `paper_table`; one panel per dataset. Names say of how many seeds
+    ours are, where the paper's number is another.
     """
     values = table.values
     values = values[(values["metric"] == "acc") & values["paper_mean"].notna()]

@@ -30,7 +30,9 @@ def policy_table(rows: pd.DataFrame) -> pd.DataFrame:
         rank, acc = (found.mean_percent if found else np.nan for found in theirs)
         gap, low, high = (f"{100 * line[f'gap_{end}']:.0f}" for end in ("closed", "low", "high"))
         interval = "" if "nan" in (low, high) else f" [{low}, {high}]"  # one environment has none
-        closed = "n/a" if gap == "nan" else f"{gap}{interval}"  # the oracle, by validation, gains nothing
+        closed = (
+            "n/a" if gap == "nan" else f"{gap}{interval}"
+        )  # the oracle, by validation, gains nothing
         known = not line["missing"]
         lines.append(
             {

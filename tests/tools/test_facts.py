@@ -118,7 +118,9 @@ def test_a_comparison_that_the_paper_prints_twice_is_counted_once(monkeypatch):
         lambda *_: SimpleNamespace(winners=next(compared), tests=plain_table(tests, "", tests)),
     )
     monkeypatch.setattr(facts.reproducibility, "judged_means", lambda _: cells)
-    said = facts.agreement({study: [1] for study in (studies.MEMORY_SELECTION, studies.TINY_MEMORY)})
+    said = facts.agreement(
+        {study: [1] for study in (studies.MEMORY_SELECTION, studies.TINY_MEMORY)}
+    )
     assert "in 1 of 2 comparisons; 6 of 6 significance tests agree" in " ".join(said.split())
 
 
