@@ -69,22 +69,26 @@ def carry_in(store: Store, folder: Path) -> Iterator[tuple[str, str]]:
     for file in sorted(folder.glob("*.pt")):
         try:
             carried = torch.load(file, weights_only=True)
-        except Exception as error:  # cut or damaged: torch raises many kinds
-            yield file.name, f"cannot be read: {error}"
+            old_key, spec, path, state = (carried[k] for k in ("key", "spec", "path", "state"))
+            rows = {text: from_plain(row) for text, row in carried["rows"].items()}
+        except Exception as error:  # cut, damaged or another program's: torch raises many kinds
+            yield file.name, f"cannot be read: {error!r}"
             continue
         try:
-            environment = Environment.from_spec(carried["spec"])
+            environment = Environment.from_spec(spec)
             key, spec = environment.key, environment.as_stored()
-        except UserError as error:  # data that are not here, a method that is not registered
+        except (
+            UserError,
+            TypeError,
+        ) as error:  # data that are not here, a method that is not registered
             yield file.name, str(error)
             continue
-        if key != carried["key"]:
+        if key != old_key:
             yield file.name, f"{environment} has the key {key} with this torch and data"
             continue
-        for text, row in carried["rows"].items():
-            arrays = {name: row[name].numpy() for name in ("val", "test")}
-            store.put(key, spec, text, Row(**row | arrays))
-        store.save_checkpoint(key, spec, carried["path"], carried["state"])
+        for text, row in rows.items():
+            store.put(key, spec, text, row)
+        store.save_checkpoint(key, spec, path, state)
         yield file.name, ""
 
 
@@ -103,6 +107,10 @@ def way_to(path: str) -> list[str]:
 def as_plain(row: Row) -> dict:
     """A row as values that torch.load takes without trusting the file."""
     return asdict(row) | {name: torch.tensor(getattr(row, name)) for name in ("val", "test")}
+
+
+def from_plain(row: dict) -> Row:
+    return Row(**row | {name: row[name].numpy() for name in ("val", "test")})
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
@@ -13,8 +15,10 @@ from rslib.runs.studies import STUDIES
 from rslib.schedule import path_text
 from rslib.search import SEARCHES, Result
 from rslib.store import Store
+from rslib.store.rows import Row
 
-Nodes = set[tuple[str, str]]  # (environment key, path text)
+# By environment, not by key: with another torch than theirs, shipped rows have another key.
+Nodes = dict[tuple[Environment, str], Row]  # by environment and path text
 
 # Split MNIST, in hours. The authors' code, measured on one core of a 2.8 GHz server CPU:
 # a search, or one schedule of 5 tasks at 23.5 s each. The paper's own GPU (Appendix B): 40 s an
@@ -39,36 +43,37 @@ def account(datasets: list[Parameters]) -> str:
     heads = ["notebook: in the paper", "dataset", "schedules", "trainings"]
     heads += ["core-hours here", "released code, core-hours", "paper, GPU-hours"]
     lines = ["## What it cost\n", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    store, everything = Store(), set()
+    everything: Nodes = {}
     for study in (study for study in STUDIES if "acc" in study.metrics):
         for q in datasets:
             runs = studies.stored(study, [q])
             found = [(cell, runs[cell]) for cell in runs.cells if cell in runs]
-            nodes = {node for cell, result in found for node in _walked(cell, result)}
+            nodes = {node: row for cell, _ in found for node, row in _walked(runs, cell).items()}
             everything |= nodes
             if found:
                 n = sum(len(result.schedules) for _, result in found)
                 theirs = _theirs(found) if q.dataset == "mnist" else ("", "")
-                counts = f"{n:,} | {len(nodes):,} | {_hours(nodes, store):.2f}"
+                counts = f"{n:,} | {len(nodes):,} | {_hours(nodes):.2f}"
                 what = f"`{study.notebook}`: {study.place}"
                 lines.append(f"| {what} | {q.title} | {counts} | {' | '.join(theirs)} |")
-    hours = _hours(everything, store)
+    hours = _hours(everything)
     text = (
         f"All of them together, each training once: {len(everything):,} trainings, {hours:.1f} "
-        f"core-hours{_made_with(everything, store)}, on a machine that was doing other things as "
+        f"core-hours{_made_with(everything)}, on a machine that was doing other things as "
         "well. The other columns are estimates for Split MNIST and plain replay: searches and "
         "schedules times what one took (the released code on one core of a faster CPU, 2.8 GHz; the "
         "paper on its GPU). Random-best is ours, so it costs them nothing."
     )
-    left = _left(datasets, everything, store)
-    return "\n".join([*lines, "", text, "", *_policies(), *left, _not_run(everything, store), ""])
+    left = _left(datasets, everything)
+    return "\n".join([*lines, "", text, "", *_policies(), *left, _not_run(everything), ""])
 
 
-def _walked(cell: Cell, result: Result) -> Nodes:
+def _walked(runs: Runs, cell: Cell) -> Nodes:
     """The nodes on the ways of all schedules a cell tried."""
-    paths = (schedule.compositions for schedule in result.schedules)
-    key = cell.environment.key
-    return {(key, path_text(path[:k])) for path in paths for k in range(len(path) + 1)}
+    paths = [schedule.compositions for schedule in runs[cell].schedules]
+    texts = {path_text(path[:k]) for path in paths for k in range(len(path) + 1)}
+    rows = runs.tree(cell).rows()
+    return {(cell.environment, text): rows[text] for text in texts}
 
 
 def _theirs(found: list[tuple[Cell, Result]]) -> tuple[str, str]:
@@ -87,14 +92,12 @@ def _theirs(found: list[tuple[Cell, Result]]) -> tuple[str, str]:
     return f"{released:.1f}", f"{paper:.1f}"
 
 
-def _hours(nodes: Nodes, store: Store) -> float:
-    rows = {key: store.rows(key) for key in {key for key, _ in nodes}}
-    return float(np.nansum([rows[key][path].seconds for key, path in nodes])) / 3600
+def _hours(nodes: Nodes) -> float:
+    return float(np.nansum([row.seconds for row in nodes.values()])) / 3600
 
 
-def _made_with(nodes: Nodes, store: Store) -> str:
-    rows = {key: store.rows(key) for key in {key for key, _ in nodes}}
-    kinds = {(rows[key][path].torch, rows[key][path].cpu) for key, path in nodes}
+def _made_with(nodes: Nodes) -> str:
+    kinds = {(row.torch, row.cpu) for row in nodes.values()}
     said = "; ".join(f"torch {torch}, {cpu}" for torch, cpu in sorted(kinds))
     return f" ({said})" if said else ""
 
@@ -114,25 +117,27 @@ def _policies() -> list[str]:
     return [*lines, ""] if lines else []
 
 
-def _left(datasets: list[Parameters], nodes: Nodes, store: Store) -> list[str]:
+def _left(datasets: list[Parameters], nodes: Nodes) -> list[str]:
     """What the runs of the paper that are not stored would cost."""
-    specs, taken = store.environments(), {}
-    for key, path in nodes:
-        kind = specs[key]["dataset"], specs[key]["method"]
-        taken.setdefault(kind, set()).add((key, path))
-    seconds = {kind: 3600 * _hours(mine, store) / len(mine) for kind, mine in taken.items()}
+    taken: dict[tuple[str, str], Nodes] = {}
+    for (environment, path), row in nodes.items():
+        kind = environment.dataset, environment.method
+        taken.setdefault(kind, {})[environment, path] = row
+    seconds = {kind: 3600 * _hours(mine) / len(mine) for kind, mine in taken.items()}
     lines = ["### What is left\n", "| in the paper | dataset | runs | core-hours, about |"]
     lines.append("|---" * 4 + "|")
-    for study in (study for study in STUDIES if "acc" in study.metrics):
-        for q in datasets:
-            runs, hours, n = Runs(study.cells(q), pd.DataFrame(), store), 0.0, 0
-            for cell in (cell for cell in runs.cells if cell not in runs):
-                plain = seconds.get((q.dataset, "er"), LONG_SECONDS.get(q.title, 0))
-                each = seconds.get((q.dataset, cell.environment.method), plain)
-                hours, n = hours + expected_trainings(cell) * each / 3600, n + 1
-            if n:
-                about = f"{hours:.1f}" if hours >= 0.05 else "less than 0.1"
-                lines.append(f"| {study.place} | {q.title} | {n} | {about} |")
+    store = Store()
+    asked = [(s.place, q, s.cells(q)) for s in STUDIES if "acc" in s.metrics for q in datasets]
+    asked += [("Figure 4, Table 1: BFS on the other seeds", q, _more_bfs(q)) for q in datasets]
+    for place, q, cells in asked:
+        runs, hours, n = Runs(cells, pd.DataFrame(), store), 0.0, 0
+        for cell in (cell for cell in runs.cells if cell not in runs):
+            plain = seconds.get((q.dataset, "er"), LONG_SECONDS.get(q.title, 0))
+            each = seconds.get((q.dataset, cell.environment.method), plain)
+            hours, n = hours + expected_trainings(cell) * each / 3600, n + 1
+        if n:
+            about = f"{hours:.1f}" if hours >= 0.05 else "less than 0.1"
+            lines.append(f"| {place} | {q.title} | {n} | {about} |")
     long = Environment("permuteddigits", n_tasks=20)  # stands for every tree of twenty tasks
     one, search = (expected_trainings(Cell(long, policy, 100)) for policy in ("ets", "mcts"))
     each = "; ".join(
@@ -149,13 +154,21 @@ def _left(datasets: list[Parameters], nodes: Nodes, store: Store) -> list[str]:
     return [*lines, "", text, ""]
 
 
-def _not_run(nodes: Nodes, store: Store) -> str:
+def _more_bfs(q: Parameters) -> list[Cell]:
+    """BFS on the seeds of the paper on which our profile does not ask for it."""
+    study = studies.SCHEDULE_SEARCH
+    p = q.on(q.dataset, q.profile_name, study.notebook)
+    every = replace(p, profile=replace(p.profile, bfs_seeds=len(p.seeds)))
+    asked = study.cells(p)
+    return [cell for cell in study.cells(every) if cell not in asked]
+
+
+def _not_run(nodes: Nodes) -> str:
     """What the trees of Tables 4 and 5 would cost."""
-    mnist = {key for key, spec in store.environments().items() if spec["dataset"] == "mnist"}
-    mine = {node for node in nodes if node[0] in mnist}
+    mine = {node: row for node, row in nodes.items() if node[0].dataset == "mnist"}
     here = ""
     if mine:
-        each = TREE_TRAININGS * _hours(mine, store) / len(mine)
+        each = TREE_TRAININGS * _hours(mine) / len(mine)
         here = f" (Split MNIST here: about {each:.1f} core-hours a tree, {TREES * each:.0f} in all)"
     paper = " and ".join(
         f"{hours} GPU-hours a tree of {name}" for name, hours in PAPER_TREE.items()

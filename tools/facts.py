@@ -61,7 +61,7 @@ def picture(found: Runs) -> tuple[Figure, str]:
     """
     rows = found.rows[found.rows["dataset"] == "mnist"]
     acc = 100 * rows.pivot(index="seed", columns="label", values="acc")
-    gap = (acc["MCTS"] - acc["ETS"]).sort_values()
+    gap = (acc["MCTS"] - acc["ETS"]).dropna().sort_values()  # a seed that diverged has no place
     seed, middle = gap.index[len(gap) // 2], gap.iloc[len(gap) // 2]
     (searched,) = (
         cell
@@ -96,8 +96,11 @@ def agreement(stored: Stored) -> str:
     agree = {}
     for name in ("winners", "tests"):
         judged = [getattr(comparison, name) for comparison in compared]
-        said = pd.concat([table.values["verdict"] for table in judged if len(table.frame)])
-        said = said[said != verdicts.TOO_FEW]
+        said = pd.concat([table.values for table in judged if len(table.frame)])
+        said = said.loc[said["verdict"] != verdicts.TOO_FEW]
+        if name == "winners":  # Appendix C.9 prints the uniform group of Table 1 again
+            said = said.drop_duplicates(["Dataset", "Best here", "Best in the paper"])
+        said = said["verdict"]
         agree[name] = f"{(said == 'agrees').sum()} of {len(said)}"
     cells = reproducibility.judged_means(compared)
     return (
@@ -132,10 +135,13 @@ def search(found: Runs, luck: tables.Table) -> str:
 
 def surrogate(equal: tables.Table) -> str:
     """Say what the search with a model adds, and what MCTS does in the same places."""
-    places = [
-        (f"{line['Dataset']} ({line['Tasks']} tasks)", line["Search"], numbers)
-        for line, numbers in _lines(equal)
-    ]
+    places = []
+    for line, numbers in _lines(equal):
+        name, _, size = numbers["tree"].partition(
+            ", "
+        )  # two settings may differ in trainings alone
+        place = f"{name} ({size}, {numbers['pairs']} environments)"
+        places.append((place, line["Search"], numbers))
     trees = [
         (f"Split {numbers['tree'].partition(',')[0]}", line["Search"], numbers)
         for line, numbers in _lines(searches.on_complete_trees())
@@ -203,6 +209,8 @@ def _difference(found: Mapping[str, Any], pairs: str) -> str:
 
 
 def _side(found: Mapping[str, Any]) -> str:
+    if found["pairs"] < verdicts.FEWEST:  # such as a setting of which few environments are done
+        return "too few to judge"
     if found["paired_low"] > 0:
         return "**ahead**"
     return "**behind**" if found["paired_high"] < 0 else "**level**"
@@ -233,9 +241,12 @@ def runs(
         part = []
         for study, found in stored.items():
             rows = found.rows[found.rows["dataset"] == q.dataset] if len(found) else found.rows
-            place, wanted = study.place.split(",")[0], len(study.cells(q))
+            place, wanted = _place(study), len(study.cells(q))
             n_seeds = len(set(rows["seed"])) if len(rows) else 0
             if len(rows) == wanted > 0:
+                n_bfs = (rows["label"] == "BFS").sum()
+                if 0 < n_bfs < n_seeds:  # our profile asks for no more, the paper has all
+                    place += f" (BFS on {n_bfs} seeds)"
                 whole.setdefault(n_seeds, []).append(place)
             elif len(rows):
                 seeds = "1 seed" if n_seeds == 1 else f"{n_seeds} seeds"
@@ -251,8 +262,7 @@ def runs(
         if line["Dataset"] not in titles
     ]
     embedded += [
-        f"{line['Dataset']}, {line['Tasks']} tasks (searches at equal cost, {numbers['pairs']} "
-        "environments)"
+        f"{numbers['tree']} (searches at equal cost, {numbers['pairs']} environments)"
         for line, numbers in _lines(equal)
         if line["Search"] == "Surrogate"
     ]
@@ -264,7 +274,7 @@ def runs(
         )
     absent = [preset.title for preset in presets.PAPER.values() if preset.title not in titles]
     absent += [
-        f"{study.place.split(',')[0]} (notebook {study.notebook})"
+        f"{_place(study)} (notebook {study.notebook})"
         for study, found in stored.items()
         if not len(found)
     ]
@@ -277,6 +287,12 @@ def runs(
         f"**Not run:** {', '.join(absent)}. [What is left](REPRODUCIBILITY.md#what-is-left) says what "
         "it would cost.",
     ]
+
+
+def _place(study: Study) -> str:
+    """A study in few words; the rest of Appendix C.4 belongs to Table 1."""
+    first = study.place.split(",")[0]
+    return f"{first} (forward transfer)" if study is studies.FORWARD_TRANSFER else first
 
 
 def main() -> int:

@@ -222,11 +222,13 @@ def figure_1(datasets: list[Parameters]) -> list[str]:
     acc = 100 * rows.pivot_table(index="seed", columns="label", values="acc", sort=False)
     curves = published.single_task_replay()
     theirs = {f"at task {t}": 100 * m[-1].mean() for t, m in curves.items()}
+    n = acc.count()  # a seed that did not converge is in no mean
+    std = acc.std(ddof=0).where(n > 1)
     frame = pd.DataFrame(
         {
             "replayed": moment,
-            "ours": f"{acc[moment].mean():.2f} ± {acc[moment].std(ddof=0):.2f}",
-            "n": len(acc),
+            "ours": stats.plus_minus(acc[moment].mean(), std[moment]),
+            "n": n[moment],
             "paper (mean of 5 seeds)": f"{theirs[moment]:.2f}",
             "difference": f"{acc[moment].mean() - theirs[moment]:+.2f}",
         }
@@ -235,8 +237,8 @@ def figure_1(datasets: list[Parameters]) -> list[str]:
     spread = max(theirs.values()) - min(theirs.values())
     best = max(theirs, key=lambda moment: theirs[moment])
     words = (
-        f"{verdicts.moments(rows)} In the paper's run {spread:.2f} points lie between the best moment, "
-        f"{best}, and the worst."
+        f"{verdicts.moments(rows)} In the paper's means {spread:.2f} points lie between the best "
+        f"moment, {best}, and the worst."
     )
     return ["## Figure 1 in numbers: ACC on Split MNIST\n", _markdown(frame), "", words, ""]
 
@@ -251,11 +253,12 @@ def _searches() -> list[str]:
     equal = searches.at_equal_cost().frame
     if len(equal):
         lines += [
-            "At about equal cost (20 rollouts on five tasks, at most 181 trainings on ten and 381 on "
-            "twenty), in environments used for nothing else (`make searches`; *without model*"
+            "At about equal cost (*trainings*: the mean that was spent), in environments used for "
+            "nothing else (`make searches`; *without model* draws among the surrogate's own "
+            "candidates); differences to Random-best:\n",
+            _markdown(equal),
+            "",
         ]
-        lines += ["draws among the surrogate's own candidates); differences to Random-best:\n"]
-        lines += [_markdown(equal), ""]
     whole = searches.on_complete_trees().frame
     if len(whole):
         lines += [

@@ -89,10 +89,28 @@ def in_environment(setting: Setting, number: int) -> list[dict]:
     return [row(label, tree, result) for label, result in found.items()]
 
 
+def spent(rows: pd.DataFrame, setting: Setting) -> bool:
+    """Whether every search of these rows went on until the budget of a setting was spent.
+
+    A search ends before the first schedule that its trainings do not allow, and after task 1, which is
+    trained once, a schedule costs at most the others.
+    """
+    rollouts, trainings = (setting.budget.get(name) for name in ("iterations", "trainings"))
+    if rollouts is not None:
+        return bool((rows["rollouts"] == rollouts).all())
+    least = trainings - (setting.n_tasks - 2)
+    return bool(rows["trainings"].between(least, trainings).all())
+
+
 def on_live_trees(setting: Setting, workers: int, folder: Path = FOLDER) -> pd.DataFrame:
     """The rows of a setting; environments that its CSV has are not run again."""
     file = folder / f"{setting.name}.csv"
     rows = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=["environment"])
+    if file.exists() and not spent(rows, setting):
+        raise ValueError(
+            f"{file} is of another budget than {setting.budget}: give the setting another name, or "
+            "remove the file"
+        )
     numbers = [setting.first + i for i in range(setting.n)]
     left = [n for n in numbers if n not in set(rows["environment"])]
     for start in range(0, len(left), 2 * workers):

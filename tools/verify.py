@@ -3,7 +3,7 @@
 Bit for bit where torch and the CPU capability equal the recorded ones. Elsewhere other instructions
 round otherwise and training amplifies that: a single row may be off by points, but the rows drawn
 must agree on average. Says how many rows it checked, what differed and what it had to leave out;
-fails if anything differed.
+fails if anything differed, or if a file is not what was written.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from rslib import files
-from rslib.complete_tree import load_tables
+from rslib.complete_tree import TableError, load_tables
 from rslib.environment import Environment
 from rslib.runs.generalization import policy_environment
 from rslib.schedule import UNTRAINED, Schedule, path_from_text, path_text
 from rslib.seeding import rng
-from rslib.store.rows import Row, read_first_line, read_rows, results_files
+from rslib.store.rows import ResultsError, Row, read_first_line, read_rows, results_files
 from rslib.tree import ScheduleTree
 from tools import trees
 from tools.carry import way_to
@@ -48,15 +48,17 @@ def main(arguments: list[str] | None = None) -> int:
         "--minutes", type=float, default=10, help="draw no row that took longer, its path included"
     )
     options = parser.parse_args(arguments)
-    good, left_out = _split(_sources(options.results))
+    good, left_out, damaged = _split(_sources(options.results))
     for reason, n in left_out.items():
         print(f"{n} files left out: {reason}")
     if not good:
+        print("\n".join(damaged), end="\n" if damaged else "")
         print(f"no result file in {options.results} can be checked here", file=sys.stderr)
         return 2
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
-    draws, gaps, exact, differ, n_checked = rng(seed, "verify"), [], 0, [], 0
+    draws, gaps, exact, differ, n_checked = rng(seed, "verify"), [], 0, damaged, 0
     n_long: dict[str, int] = {}  # by source: rows that take too long
+    n_damaged = len(damaged)
     for _ in tqdm(range(options.rows), "rows"):
         source = good[draws.integers(len(good))]
         rows = source.rows()
@@ -76,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
             differ += [f"{source.name} {path!r}: {gap:.3f} apart"] * (gap > TOLERANCE)
     print(
         f"checked {n_checked} rows of {len(good)} files (--seed {seed}): {exact} bit for bit, "
-        f"{len(differ)} differ"
+        f"{len(differ) - n_damaged} differ" + (f"; {n_damaged} files are damaged" * bool(n_damaged))
     )
     if n := sum(n_long.values()):
         print(f"{n} rows of the files drawn took over {options.minutes:g} minutes: left out")
@@ -201,22 +203,36 @@ def compare(recorded: Row, again: Row) -> float:
     return max(float(gap), 1e-9) if np.isfinite(gap) else float("inf")
 
 
-def _split(sources: list[Rows | TreeOf]) -> tuple[list[Rows | TreeOf], Counter[str]]:
-    """The sources whose rows can be trained here, and why the others cannot."""
-    good, left_out = [], Counter()
+def _split(
+    sources: list[Rows | TreeOf],
+) -> tuple[list[Rows | TreeOf], Counter[str], list[str]]:
+    """The sources whose rows can be trained here, why others cannot, and which are damaged."""
+    good, left_out, damaged = [], Counter(), []
     for source in sources:
-        if reason := _trouble(source):
+        try:  # every file is read, drawn or not: a damaged one may not stay unseen
+            _ = _tables(source.file) if isinstance(source, TreeOf) else source.rows()
+            reason = _trouble(source)
+        except (ResultsError, TableError) as error:
+            damaged += [str(error)] * (str(error) not in damaged)  # once, of all trees of a file
+            continue
+        if reason:
             left_out[reason] += 1
         else:
             good.append(source)
-    return good, left_out
+    return good, left_out, damaged
 
 
 def _trouble(source: Rows | TreeOf) -> str:
     """Why rows cannot be trained again here; the data are fetched if need be."""
-    dataset = source.environment.dataset
     try:
-        fingerprint = source.environment.load().fingerprint
+        environment = source.environment
+    except ResultsError:
+        raise
+    except (ValueError, TypeError) as error:  # somebody's own method, not registered here
+        return str(error).splitlines()[0]
+    dataset = environment.dataset
+    try:
+        fingerprint = environment.load().fingerprint
     except ValueError as error:  # DataError is one
         return f"{dataset}: {str(error).splitlines()[0]}"
     if source.fingerprint is None:

@@ -118,11 +118,18 @@ class Trees:
 def load_trees(paths: Iterable[str | Path]) -> Trees:
     """The complete trees in table files; their datasets by the names of `rslib.data`."""
     paths = [Path(path) for path in paths]
-    found = [tree for path in paths for tree in load_tables(path)]
-    return Trees(
-        {(tree.dataset.lower(), tree.seed): tree for tree in found},
-        source=", ".join(path.name for path in paths),
-    )
+    found: dict[Place, CompleteTree] = {}
+    for path in paths:
+        for tree in load_tables(path):
+            place = (tree.dataset.lower(), tree.seed)
+            if place in found:
+                raise BadValue(
+                    f"{path}: {place[0]} {place[1]} is a second tree of this environment"
+                )
+            found[place] = tree
+    if len(sizes := {tree.memory_size for tree in found.values()}) > 1:
+        raise BadValue(f"the trees need the same memory size, got {sorted(sizes)}")
+    return Trees(found, source=", ".join(path.name for path in paths))
 
 
 def policy_environment(dataset: str, number: int, n_tasks: int | None = None) -> Environment:
@@ -310,14 +317,8 @@ def _first_of_each(places: Sequence[Place], n: int) -> list[Place]:
 
 
 def write(experiment: Experiment, trees: Trees, found: Findings, folder: Path) -> None:
-    """Write rows.csv, the tables made from it, and about.json: what `finished` reads."""
-    tables = {
-        "rows": found.rows,
-        "summary": scoring.summary(found.rows).reset_index(),
-        "curves": found.curves,
-    }
-    for name, frame in tables.items():
-        files.write_atomically(folder / f"{name}.csv", frame.to_csv(index=False).encode())
+    """Write rows.csv and about.json: what `finished` reads."""
+    files.write_atomically(folder / "rows.csv", found.rows.to_csv(index=False).encode())
     ends = found.curves.groupby(["agent", "policy_seed"], sort=False)[["updates", "seconds"]].last()
     training = {
         str(agent): {"policies": len(part)} | {str(k): float(v) for k, v in part.mean().items()}

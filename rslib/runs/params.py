@@ -206,6 +206,8 @@ class Parameters:
             "profile": self.profile_name,
         }
         if runs:
+            seeds = {int(seed) for some in runs if len(some) for seed in some.rows["seed"]}
+            facts["seeds"] = ", ".join(map(str, sorted(seeds)))  # not those that were asked for
             made = sorted(set().union(*(some.made_with() for some in runs)))
             facts["rows shown, trained with"] = "; ".join(made) or "no rows"
         return KeyValueTable(facts)

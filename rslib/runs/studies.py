@@ -365,6 +365,6 @@ def luck_pairs(rollouts: int = 100) -> pd.DataFrame:
         pair = [Cell(environment, policy, rollouts) for policy in ("mcts", "random-best")]
         if all(cell in runs for cell in pair):
             accs = [runs[cell].acc for cell in pair]
-            lines.append((environment.preset.title, environment.n_tasks, environment.seed, *accs))
+            lines.append((environment.dataset, environment.n_tasks, environment.seed, *accs))
     columns = pd.Index(["dataset", "n_tasks", "seed", "MCTS", "Random-best"])
     return pd.DataFrame(lines, columns=columns).sort_values(["n_tasks", "dataset", "seed"])

@@ -23,10 +23,12 @@ def mcts_against_luck() -> Table:
     """ACC of MCTS and of the best of as many random schedules (100), per dataset and tree size."""
     shown, found = [], []
     pairs = studies.luck_pairs()
-    for (dataset, n_tasks), part in pairs.groupby(["dataset", "n_tasks"], sort=False):
+    # By the dataset, of which the title is only a name: two users' files may share it.
+    for (name, n_tasks), part in pairs.groupby(["dataset", "n_tasks"], sort=False):
+        dataset = published.dataset_name(name)
         acc = 100 * part.set_index("seed")[["MCTS", LUCK]]
         line = {"Dataset": dataset, "Tasks": n_tasks}
-        shown.append(line | {name: f"{acc[name].mean():.2f}" for name in ("MCTS", LUCK)})
+        shown.append(line | {search: f"{acc[search].mean():.2f}" for search in ("MCTS", LUCK)})
         alone = " (one seed)" if len(acc) == 1 else ""  # no interval can be drawn
         found.append({"tree": f"{dataset}, {n_tasks} tasks{alone}"} | _to_luck(acc, "MCTS"))
     return _table(shown, found, "MCTS against as many random schedules (100), paired by seed")
@@ -35,14 +37,15 @@ def mcts_against_luck() -> Table:
 def at_equal_cost() -> Table:
     """ACC of each search and its difference to Random-best, in environments used for nothing else."""
     shown, found = [], []
-    for file in sorted((files.results() / "searches").glob("*tasks*.csv")):
+    settings = (files.results() / "searches").glob("*tasks*.csv")
+    for file in sorted(settings, key=lambda file: file.stem):  # a longer one after its shorter one
         rows = pd.read_csv(file)
         acc = 100 * rows.pivot(index="environment", columns="search", values="acc")
         trainings = rows.groupby("search")["trainings"].mean()
         dataset, n_tasks = published.dataset_name(rows["dataset"][0]), int(rows["n_tasks"][0])
         tree = f"{dataset}, {n_tasks} tasks, {trainings[LUCK]:.0f} trainings"
         for name in (LUCK, "MCTS", "Without model", "Surrogate"):
-            line = {"Dataset": dataset, "Tasks": n_tasks, "Search": name}
+            line = {"Dataset": dataset, "Tasks": n_tasks, "Environments": len(acc), "Search": name}
             line |= {"Trainings": f"{trainings[name]:.0f}", "ACC (%)": f"{acc[name].mean():.2f}"}
             shown.append(line)
             found.append({"tree": tree} | _to_luck(acc, name))

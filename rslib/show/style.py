@@ -83,9 +83,9 @@ def method(label: str) -> Look:
 
 
 def place_of(label: str) -> float:
-    """A method's place in tables and legends; an unknown one comes before MCTS, which is last."""
-    places, name = list(_METHODS), label.split(" (")[0]  # "BFS (1 seed)" is BFS
-    return places.index(name) if name in places else len(places) - 1.5
+    """A method's place in tables and legends: an unknown one before MCTS, the paper's marks last."""
+    places, name = [*_METHODS, "paper"], label.split(" (")[0]  # "BFS (1 seed)" is BFS
+    return places.index(name) if name in places else len(places) - 2.5
 
 
 def in_order(labels: Iterable[str]) -> list[str]:

@@ -98,9 +98,9 @@ def plain_table(frame: pd.DataFrame, caption: str, values: pd.DataFrame | None =
     """
 
     def text(value: Any) -> str:
-        if isinstance(value, (float, np.floating)):
-            return f"{value:.3g}" if isfinite(value) else DASH
-        return DASH if value is None else str(value)
+        if isinstance(value, (float, np.floating)) and isfinite(value):
+            return f"{value:.0f}" if value.is_integer() else f"{value:.3g}"
+        return DASH if value is None or isinstance(value, (float, np.floating)) else str(value)
 
     shown = frame.map(text)
     marks = pd.DataFrame("", index=shown.index, columns=shown.columns)
@@ -161,7 +161,6 @@ def summary_table(
         for metric in metrics
     )
     values["difference"] = values["mean"] - values["paper_mean"]
-    values["unit"] = "percent"
     cells = _printed(values, keys)
     cells["ours"] = [_our_text(cell, n_expected) for cell in values.to_dict("records")]
     theirs = values[["paper_mean", "paper_std", "paper_flag"]].itertuples(index=False)
@@ -197,7 +196,8 @@ def _summary(part: pd.DataFrame, metric: str, paper_table: str | None) -> dict[s
     failed = int((~part["converged"].astype(bool)).sum())
     row = part.iloc[0]
     found = published.counterpart(row, paper_table, row["label"], metric) if paper_table else None
-    mean, std = (percent.mean(), percent.std()) if len(percent) else (nan, nan)
+    mean = percent.mean() if len(percent) else nan
+    std = percent.std() if len(percent) > 1 else nan  # one seed has no deviation
     ours = {"metric": metric, "n": len(percent), "n_failed": failed, "mean": mean, "std": std}
     paper = ("paper_mean", "paper_std", "paper_flag")
     return ours | dict(zip(paper, found or (nan, nan, ""), strict=True))
@@ -217,7 +217,7 @@ def _our_text(cell: Mapping[str, Any], n_expected: int) -> str:
     n, failed = cell["n"], cell["n_failed"]
     if not isfinite(cell["mean"]):
         return f"n/a* (0/{failed})" if failed else "n/a"
-    text = stats.plus_minus(cell["mean"], cell["std"] if n > 1 else nan)
+    text = stats.plus_minus(cell["mean"], cell["std"])
     if failed:
         return f"{text}* ({n}/{n + failed})"
     return text if n == n_expected else f"{text} (n={n})"

@@ -271,8 +271,7 @@ def _judged_means(table: Table, what: str) -> Table:
     values["verdict"] = [verdict for verdict, _ in lines]
     frame = _places(values, "label")
     frame["Metric"] = values["metric"].str.upper()
-    std = values["std"].where(values["n"] > 1)
-    frame["Ours"] = list(map(plus_minus, values["mean"], std))
+    frame["Ours"] = list(map(plus_minus, values["mean"], values["std"]))
     frame["n"] = values["n"].astype(int)
     frame["Paper"] = list(map(plus_minus, values["paper_mean"], values["paper_std"]))
     frame["Difference"] = tables.numbers(values["difference"], "+.2f")

@@ -208,13 +208,6 @@ def read_first_line(file: Path) -> tuple[dict[str, Any], Facts | None]:
         raise ResultsError(f"{file}: line 1: {error}") from None
 
 
-def read_body(file: Path) -> str:
-    """The rows of a file as CSV text, once their digest has been compared."""
-    head, rows = _parts(file)
-    _compare_digest(file, head, rows)
-    return rows.decode()
-
-
 def read_rows(file: Path) -> dict[str, Row]:
     """The rows of a results file by path text; refused with the first line that is wrong."""
     head, body = _parts(file)

@@ -12,6 +12,7 @@ from synthetic import synthetic_table
 
 from rslib import presets, schedule
 from rslib.complete_tree import save_tables, tree_shape
+from rslib.errors import BadValue
 from rslib.policies import Policy
 from rslib.policies.a2c import A2CArgs
 from rslib.policies.dqn import DQNArgs
@@ -19,7 +20,7 @@ from rslib.policies.learned import LearnedPolicy
 from rslib.runs import generalization, scoring
 from rslib.runs.generalization import Experiment, Trees, load_trees, plan
 from rslib.runs.scoring import CONSTANT, MEAN, ORACLE, follow
-from rslib.show.policies import policy_tests, policy_text
+from rslib.show.policies import policy_table, policy_tests, policy_text
 from rslib.store import Store
 from rslib.tree import Node, NotTrained, ScheduleTree
 
@@ -234,6 +235,15 @@ def test_summary_says_what_is_missing():
     assert np.isnan(table.loc["Heur-AT", "acc"]) and table.loc["Heur-AT", "missing"] == 1
 
 
+def test_an_oracle_below_the_mean_leaves_no_gap():
+    """Broken: where the best schedule by validation is below the mean on test, tables print nan."""
+    rows = frame({"A2C": [[0.5], [0.6]], MEAN: [[0.6], [0.6]], ORACLE: [[0.5], [0.5]]})
+    rows = rows.assign(experiment="new_task_order", dataset="mnist")
+    table = policy_table(rows).set_index("Method")
+    assert table.loc["A2C", "Gap closed (%)"] == "n/a"
+    assert "A2C closes n/a of the gap" in policy_text(rows)
+
+
 def test_policies_are_tested_over_environments():
     """Broken: the tests would compare the wrong samples, or a table shows fractions for points."""
     from scipy.stats import ttest_ind, ttest_rel
@@ -410,9 +420,26 @@ def test_trees_from_files_and_what_is_written(tmp_path):
     about = json.loads((tmp_path / "out" / "mnist" / "about.json").read_text())
     assert about["train"] == {"dqn": "mnist 0-9, 20-39", "a2c": "mnist 0-9"}  # the paper's
     assert about["test"] == "mnist 40-41" and about["tables"] == ["t.csv.gz"]
+    written = sorted(file.name for file in (tmp_path / "out" / "mnist").iterdir())
+    assert written == ["about.json", "rows.csv"]  # nothing that nobody reads
     ((words, rows),) = generalization.finished(tmp_path / "out")
     assert "tested on mnist 40-41; DQN trained on mnist 0-9, 20-39" in words
     assert len(rows) == 2 * 13 and scoring.average_ranks(rows) == scoring.average_ranks(found.rows)
+
+
+def test_trees_that_do_not_belong_together_are_refused(tmp_path):
+    """Broken: of two trees of one environment the last one is taken in silence, or policies learn with
+    one memory and are tested with another."""
+    tree = replace(synthetic_table(3, 1), dataset="MNIST")
+    other = replace(synthetic_table(3, 2), dataset="MNIST", memory_size=20)
+    one, again, larger = (
+        save_tables([t], tmp_path / f"{name}.csv.gz")
+        for name, t in (("one", tree), ("again", tree), ("larger", other))
+    )
+    with pytest.raises(BadValue, match=r"again.csv.gz: mnist 1 is a second tree"):
+        load_trees([one, again])
+    with pytest.raises(BadValue, match=r"the same memory size, got \[10, 20\]"):
+        load_trees([one, larger])
 
 
 def test_a_plan_that_makes_no_sense_is_refused(tmp_path):

@@ -495,6 +495,22 @@ def test_luck_is_compared_under_one_setting(tmp_path, monkeypatch):
     assert pairs[["n_tasks", "seed"]].to_numpy().tolist() == [[4, 1]]
 
 
+def test_luck_names_a_dataset_by_more_than_its_title(tmp_path, monkeypatch):
+    """Broken: two users' files called mine.npz count as seeds of one dataset."""
+    monkeypatch.setenv("RSLIB_STORE", str(tmp_path / "store"))
+    draws, y = np.random.default_rng(0), np.arange(160) % 8
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        x = draws.random((160, 6)).astype(np.float32)
+        file = tmp_path / folder / "mine.npz"
+        np.savez(file, x_train=x, y_train=y, x_test=x[:40], y_test=y[:40])
+        environment = Environment(str(file), n_tasks=4)
+        quiet(
+            [Cell(environment, policy, 5) for policy in ("mcts", "random-best")], Store(), n_jobs=1
+        )
+    assert studies.luck_pairs(rollouts=5)["dataset"].nunique() == 2
+
+
 def test_a_label_stands_for_its_policy():
     """Broken: Joint training, whose policy is "none", is drawn as a run without replay."""
     cells = [Cell(small(), "none"), Cell(small(method="joint"), "none", label="Joint")]

@@ -176,7 +176,8 @@ def test_provenance_names_what_moves_results():
 
 
 def test_provenance_names_what_trained_the_rows_shown(tmp_path):
-    """Broken: a table of shipped rows claims this machine's torch and CPU, which trained none."""
+    """Broken: a table of shipped rows claims this machine's torch and CPU, which trained none, or seeds
+    that were asked for and are not stored."""
     p, store = given(), Store(tmp_path)
     environment = p.environment(1)
     nothing, known = np.full(5, np.nan), np.full(5, 0.5)
@@ -188,6 +189,7 @@ def test_provenance_names_what_trained_the_rows_shown(tmp_path):
     cells = [Cell(environment, f"schedule:{text}"), Cell(p.environment(2), "ets")]
     facts = p.provenance(lookup(cells, store))
     assert facts["rows shown, trained with"] == "torch 1.0 with NEON"
+    assert facts["seeds"] == "1" and p.seeds == (1, 2)
     assert p.provenance(lookup(cells[1:], store))["rows shown, trained with"] == "no rows"
 
 

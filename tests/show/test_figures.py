@@ -69,18 +69,24 @@ def selections(**kwargs) -> pd.DataFrame:
     return frame[~bounds]
 
 
-def table_1(frame: pd.DataFrame):
-    """Draw Table 1 as a picture: the cells of notebook 04 that do it, on these rows."""
-    notebook = nbformat.read(REPOSITORY / "notebooks" / "04_memory_selection.ipynb", as_version=4)
-    found = [c.source for c in notebook.cells if c.id in ("04-15", "04-bounds")]
-    table = tables.summary_table(frame, ("selection", "label"), paper_table="memory_selection")
+def drawn_by(name: str, cells: tuple[str, ...], **namespace):
+    """Draw a notebook's figure: those of its cells that do it, with what they find there."""
+    notebook = nbformat.read(REPOSITORY / "notebooks" / f"{name}.ipynb", as_version=4)
+    namespace |= dict(np=np, pd=pd, sns=sns, style=style, tables=tables)
     with tempfile.TemporaryDirectory() as folder:
-        namespace = dict(rows=frame, table=table, np=np, style=style, tables=tables)
-        namespace["study"] = SimpleNamespace(name="memory_selection")
-        namespace["p"] = SimpleNamespace(title="Split MNIST", name="mnist", out_dir=folder)
-        for source in found:
+        about = dict(title="Split MNIST", name="mnist", memory_size=2, n_jobs=1)
+        namespace["p"] = SimpleNamespace(out_dir=folder, **about)
+        for source in [c.source for c in notebook.cells if c.id in cells]:
             exec(source, namespace)
     return namespace["figure"]
+
+
+def table_1(frame: pd.DataFrame):
+    """Draw Table 1 as a picture: the cells of notebook 04 that do it, on these rows."""
+    table = tables.summary_table(frame, ("selection", "label"), paper_table="memory_selection")
+    study = SimpleNamespace(name="memory_selection")
+    cells = ("04-15", "04-bounds")
+    return drawn_by("04_memory_selection", cells, rows=frame, table=table, study=study)
 
 
 FIGURES = {
@@ -239,6 +245,19 @@ def test_ours_vs_paper_draws_both_means():
         figures.ours_vs_paper(tables.summary_table(rows()))
 
 
+def test_a_mean_of_fewer_seeds_than_the_papers_says_so():
+    """Broken: one seed of ours stands beside the paper's five as if it were a mean, with deviation 0."""
+    frame = rows(labels=("ETS", "MCTS"))
+    table = tables.summary_table(
+        frame[(frame["label"] == "ETS") | (frame["seed"] == 1)], paper_table="memory_selection"
+    )
+    ax = figures.ours_vs_paper(table).axes[0]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["ETS", "MCTS (n=1)"]
+    colors = [container[0].get_color() for container in ax.containers]
+    assert colors == [style.method(label).color for label in ("ETS", "ETS", "MCTS", "MCTS")]
+    assert np.isnan(table.values.query("label == 'MCTS'")["std"]).all()
+
+
 def test_forest_draws_paired_differences_and_the_papers():
     """Else an interval crosses zero in the figure and not in its table, or stands at another name."""
     table = compared_by_seed()
@@ -259,6 +278,45 @@ def test_bounds_of_fewer_seeds_say_so():
     few = frame[~((frame["label"] == "BFS") & (frame["seed"] > 2))]
     said = [t.get_text() for t in table_1(few).legends[0].get_texts()]
     assert "BFS (2 of 5 seeds)" in said and "Joint" in said
+
+
+def test_replay_methods_say_what_is_drawn_and_where_seeds_are_fewer():
+    """Broken: MCTS on two seeds stands beside three of the others, and nobody is told."""
+    labels = ("Random", "ETS", "Heur-GD", "MCTS")
+    frame = pd.concat(
+        [rows(labels=labels, seeds=3).assign(replay=name) for name in ("hal", "der")],
+        ignore_index=True,
+    )
+    frame = frame.drop(frame.query("replay == 'hal' and label == 'MCTS' and seed == 3").index)
+    table = tables.summary_table(frame, ("replay", "label"), paper_table="replay_methods")
+    study = SimpleNamespace(name="replay_methods")
+    cells = ("05-19", "05-paper")
+    fig = drawn_by("05_replay_methods", cells, rows=frame, table=table, study=study)
+    assert [text.get_text() for text in fig.axes[0].texts] == ["n=2"]
+    (legend,) = fig.legends
+    assert "dots: seeds" in legend.get_title().get_text()
+    assert [t.get_text() for t in legend.get_texts()] == [*labels, "paper"]
+
+
+def test_what_replays_all_is_named():
+    """Broken: "Baselines" replay 20 samples, and Random, a baseline, replays 8."""
+    labels = ("Random", "A-GEM", "ER-Ring", "Uniform", "MCTS")
+    small, large = Schedule.ets(5, 2), Schedule.ets(5, 8)
+    frame = pd.concat(
+        [rows(labels=("ETS",), seeds=2).assign(label=label) for label in labels], ignore_index=True
+    )
+    frame["schedule"] = small.to_json()
+    found = {"mcts": SimpleNamespace(schedule=small), "Uniform": SimpleNamespace(schedule=large)}
+    runs = SimpleNamespace(rows=frame, first=found.get)
+    namespace = dict(
+        grid=SimpleNamespace(run=lambda *_: runs),
+        studies=SimpleNamespace(TINY_MEMORY=SimpleNamespace(cells=lambda _: [])),
+        schedule=SimpleNamespace(Schedule=Schedule),
+        train=False,
+    )
+    fig = drawn_by("06_tiny_memory", ("06-09", "06-12", "06-13"), **namespace)
+    said = [t.get_text() for t in fig.legends[0].get_texts()]
+    assert said == ["A-GEM, ER-Ring, Uniform", "MCTS"]
 
 
 def test_titles_with_users_own_names_fit(tmp_path):
@@ -290,6 +348,7 @@ def test_a_method_looks_the_same_everywhere():
     """Else blue is MCTS in one figure and ETS in the next, when a method is missing."""
     few, many = style.hues(["Random", "MCTS"]), style.hues(BASE)
     assert few["hue_order"] == ["Random", "MCTS"]
+    assert style.in_order(["paper", "MCTS", "my own rule"]) == ["my own rule", "MCTS", "paper"]
     assert few["palette"]["MCTS"] == many["palette"]["MCTS"] == style.method("MCTS").color
     assert style.method("my own rule") == style.method("my own rule")
 

@@ -33,7 +33,8 @@ def test_runs_go_on_on_another_machine(tmp_path, monkeypatch, capsys):
 
 
 def test_what_cannot_be_carried_is_named(tmp_path, monkeypatch, capsys):
-    """Broken: one run without its network, or of another torch, keeps the others from being carried."""
+    """Broken: one run without its network, of another torch, or another program's file keeps the others
+    from being carried."""
     store, networks = Store(tmp_path / "a", shipped=None), tmp_path / "networks"
     monkeypatch.setattr(carry, "Store", lambda: store)
     ScheduleTree(TINY, store).walk(PATHS[0][:2])
@@ -43,9 +44,11 @@ def test_what_cannot_be_carried_is_named(tmp_path, monkeypatch, capsys):
     assert "seed 1, after task 3: its network is not stored" in capsys.readouterr().out
     (file,) = networks.iterdir()
     torch.save(torch.load(file) | {"key": "another"}, networks / "another-0.pt")
+    torch.save({"a": torch.ones(2)}, networks / "a-foreign-0.pt")  # the first by name
     assert carry.main(["in", str(networks)]) == 1
     said = capsys.readouterr().out
     assert "another-0.pt: " in said and "with this torch" in said
+    assert "a-foreign-0.pt: cannot be read: KeyError('key')" in said
     assert f"{file.name}: carried" in said
     file.write_bytes(file.read_bytes()[:1000])
     assert carry.main(["in", str(networks)]) == 1
