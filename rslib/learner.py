@@ -186,8 +186,9 @@ class Learner:
             write_inputs(x, current, out=X[m:n])
             torch.index_select(y, 0, current, out=Y[m:n])
             torch.index_select(head, 0, current, out=H[m:n])
-            parts = [part[:n].clone() if self.runs_own_code else part[:n] for part in (X, Y, H)]
-            yield Batch(*parts, m, chosen, current)
+            now = X[:n], Y[:n], H[:n]
+            x_now, y_now, h_now = (t.clone() for t in now) if self.runs_own_code else now
+            yield Batch(x_now, y_now, h_now, m, chosen, current)
 
     def _training_data(self, number: int) -> Data:
         tasks = self.scenario.tasks[0 if self.method.joint else number - 1 : number]

@@ -61,14 +61,11 @@ def action_shares(k: int, action: int) -> list[int]:
         )
     multiset, rest, lowest = [], action, 0
     for place in range(k):
-        for task in range(lowest, k):
-            # multisets that go on with this task: the other places from tasks task..k-1
-            following = comb((k - task) + (k - place - 1) - 1, k - place - 1)
-            if rest < following:
-                break
+        # multisets that go on with a task: the other places from that task on
+        while rest >= (following := comb((k - lowest) + (k - place - 1) - 1, k - place - 1)):
             rest -= following
-        multiset.append(task)
-        lowest = task
+            lowest += 1
+        multiset.append(lowest)
     return np.bincount(multiset, minlength=k).tolist()
 
 

@@ -244,7 +244,7 @@ def runs(
             place, wanted = _place(study), len(study.cells(q))
             n_seeds = len(set(rows["seed"])) if len(rows) else 0
             if len(rows) == wanted > 0:
-                n_bfs = (rows["label"] == "BFS").sum()
+                n_bfs = int((rows["label"] == "BFS").sum())
                 if 0 < n_bfs < n_seeds:  # our profile asks for no more, the paper has all
                     place += f" (BFS on {n_bfs} seeds)"
                 whole.setdefault(n_seeds, []).append(place)

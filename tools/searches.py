@@ -95,11 +95,10 @@ def spent(rows: pd.DataFrame, setting: Setting) -> bool:
     A search ends before the first schedule that its trainings do not allow, and after task 1, which is
     trained once, a schedule costs at most the others.
     """
-    rollouts, trainings = (setting.budget.get(name) for name in ("iterations", "trainings"))
-    if rollouts is not None:
-        return bool((rows["rollouts"] == rollouts).all())
-    least = trainings - (setting.n_tasks - 2)
-    return bool(rows["trainings"].between(least, trainings).all())
+    if "iterations" in setting.budget:
+        return bool((rows["rollouts"] == setting.budget["iterations"]).all())
+    most = setting.budget["trainings"]
+    return bool(rows["trainings"].between(most - (setting.n_tasks - 2), most).all())
 
 
 def on_live_trees(setting: Setting, workers: int, folder: Path = FOLDER) -> pd.DataFrame:

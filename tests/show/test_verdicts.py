@@ -102,8 +102,12 @@ def test_the_caption_of_a_picture_follows_its_numbers():
     said = verdicts.what_moves(table, "selection")
     assert "Dots: 2 seeds" in said and "Joint (1 seed)" in said and "BFS" not in said
     assert "hollow: the paper's" in said
-    assert "worst **schedule** lie up to 1.00 points of mean ACC: with k-means, MCTS 91.00 %" in said
-    assert "**selection** lie up to 7.00 points of mean ACC: with ETS, Uniform 97.00 % against" in said
+    assert (
+        "worst **schedule** lie up to 1.00 points of mean ACC: with k-means, MCTS 91.00 %" in said
+    )
+    assert (
+        "**selection** lie up to 7.00 points of mean ACC: with ETS, Uniform 97.00 % against" in said
+    )
     # What was run on one seed only is no effect of a choice.
     once = rows(mcts=(0.10,), ets=()).assign(selection="kmeans")
     table = tables.summary_table(pd.concat([rows(), once]), ("selection", "label"))
