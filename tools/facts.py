@@ -135,13 +135,10 @@ def search(found: Runs, luck: tables.Table) -> str:
 
 def surrogate(equal: tables.Table) -> str:
     """Say what the search with a model adds, and what MCTS does in the same places."""
-    places = []
-    for line, numbers in _lines(equal):
-        name, _, size = numbers["tree"].partition(
-            ", "
-        )  # two settings may differ in trainings alone
-        place = f"{name} ({size}, {numbers['pairs']} environments)"
-        places.append((place, line["Search"], numbers))
+    places, model = (
+        [(_place_of(numbers), numbers["label"], numbers) for _, numbers in _lines(table)]
+        for table in (equal, searches.model_alone())
+    )
     trees = [
         (f"Split {numbers['tree'].partition(',')[0]}", line["Search"], numbers)
         for line, numbers in _lines(searches.on_complete_trees())
@@ -150,11 +147,17 @@ def surrogate(equal: tables.Table) -> str:
     return (
         "- **What the surrogate search adds** (ours, not the paper's)\n"
         f"  - beside luck at equal cost: {_by_side(places, 'Surrogate')}\n"
-        f"  - its candidates without the model: {_by_side(places, 'Without model')}\n"
+        f"  - beside its own candidates without the model: {_by_side(model, 'Surrogate')}\n"
         f"  - MCTS in the same places: {_by_side(places, 'MCTS')}\n"
         "  - on the authors' complete trees, 100 rollouts each: "
         f"{_by_side(trees, 'Surrogate')}; MCTS {_by_side(trees, 'MCTS, C = 0.1')}"
     )
+
+
+def _place_of(numbers: Mapping[str, Any]) -> str:
+    """Name a setting: two may differ in trainings alone."""
+    name, _, size = numbers["tree"].partition(", ")
+    return f"{name} ({size}, {numbers['pairs']} environments)"
 
 
 def transfer(found: Runs) -> list[str]:
@@ -180,17 +183,25 @@ def policies() -> list[str]:
     the few that were drawn.
     """
     lines = [
-        "- **Learned policies beside luck** (the mean of all schedules), on the authors' trees"
+        "- **Policies and rules beside luck** (the mean of all schedules), where every schedule is known"
     ]
     for what, rows in generalization.finished():
         acc = 100 * rows.pivot_table(index=["dataset", "env_seed"], columns="label", values="acc")
         parts = [
             f"{name} {_difference(tables.paired(acc[name], acc[scoring.MEAN]), 'environments')}"
-            for name in scoring.LEARNED
+            for name in (*scoring.LEARNED, "ETS", scoring.CONSTANT)
             if name in acc
         ]
         experiment, tested = what.split(";")[0].split(": tested on ")
         lines.append(f"  - {experiment.lower()} ({tested}): {'; '.join(parts)}")
+    rules = _lines(reproducibility.rules_on_trees())
+    for tree in dict.fromkeys(numbers["tree"] for _, numbers in rules):
+        parts = [
+            f"{numbers['label']} {_difference(numbers, 'environments')}"
+            for _, numbers in rules
+            if numbers["tree"] == tree
+        ]
+        lines.append(f"  - our own trees ({tree}): {'; '.join(parts)}")
     return lines
 
 

@@ -7,6 +7,7 @@ All from stored rows: `mcts_against_luck` from the store and `results/`, the oth
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -17,6 +18,7 @@ from rslib.show import published, tables
 from rslib.show.tables import Table, plain_table
 
 LUCK = "Random-best"
+CONTROL = "Without model"  # draws among the surrogate's own candidates
 
 
 def mcts_against_luck() -> Table:
@@ -37,14 +39,9 @@ def mcts_against_luck() -> Table:
 def at_equal_cost() -> Table:
     """ACC of each search and its difference to Random-best, in environments used for nothing else."""
     shown, found = [], []
-    settings = (files.results() / "searches").glob("*tasks*.csv")
-    for file in sorted(settings, key=lambda file: file.stem):  # a longer one after its shorter one
-        rows = pd.read_csv(file)
-        acc = 100 * rows.pivot(index="environment", columns="search", values="acc")
-        trainings = rows.groupby("search")["trainings"].mean()
-        dataset, n_tasks = published.dataset_name(rows["dataset"][0]), int(rows["n_tasks"][0])
+    for dataset, n_tasks, trainings, acc in _settings():
         tree = f"{dataset}, {n_tasks} tasks, {trainings[LUCK]:.0f} trainings"
-        for name in (LUCK, "MCTS", "Without model", "Surrogate"):
+        for name in (LUCK, "MCTS", CONTROL, "Surrogate"):
             line = {"Dataset": dataset, "Tasks": n_tasks, "Environments": len(acc), "Search": name}
             line |= {"Trainings": f"{trainings[name]:.0f}", "ACC (%)": f"{acc[name].mean():.2f}"}
             shown.append(line)
@@ -52,6 +49,29 @@ def at_equal_cost() -> Table:
     return _table(
         shown, found, "Searches at equal cost; differences to Random-best, paired by environment"
     )
+
+
+def model_alone() -> Table:
+    """What the surrogate's model adds to its candidates: its ACC beside that of a draw among them."""
+    shown, found = [], []
+    for dataset, n_tasks, trainings, acc in _settings():
+        spent = f"{trainings['Surrogate']:.0f}"
+        shown.append({"Dataset": dataset, "Tasks": n_tasks, "Trainings": spent})
+        name = {"tree": f"{dataset}, {n_tasks} tasks, {spent} trainings", "label": "Surrogate"}
+        name["comparison"] = f"Surrogate vs {CONTROL}"
+        found.append(name | tables.paired(acc["Surrogate"], acc[CONTROL]))
+    caption = "The surrogate beside the same candidates without its model, paired by environment"
+    return _table(shown, found, caption)
+
+
+def _settings() -> Iterator[tuple[str, int, pd.Series, pd.DataFrame]]:
+    """Of each setting: dataset, tasks, mean trainings by search, ACC by environment and search."""
+    files_of_settings = (files.results() / "searches").glob("*tasks*.csv")
+    for file in sorted(files_of_settings, key=lambda file: file.stem):  # a longer one comes later
+        rows = pd.read_csv(file)
+        acc = 100 * rows.pivot(index="environment", columns="search", values="acc")
+        dataset, n_tasks = published.dataset_name(rows["dataset"][0]), int(rows["n_tasks"][0])
+        yield dataset, n_tasks, rows.groupby("search")["trainings"].mean(), acc
 
 
 def on_complete_trees() -> Table:

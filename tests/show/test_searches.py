@@ -50,3 +50,12 @@ def test_settings_with_one_dataset_are_told_apart(two_settings):
     said = facts.surrogate(searches.at_equal_cost())
     assert "**ahead** on Permuted Digits (20 tasks, 370 trainings, 4 environments) +2.0" in said
     assert "too few to judge on Permuted Digits (20 tasks, 1890 trainings, 2 environments)" in said
+
+
+def test_what_the_model_adds_is_its_own_difference(two_settings):
+    """Broken: a reader subtracts two differences to luck, which have no interval together."""
+    table = searches.model_alone()
+    assert table.frame["Trainings"].tolist() == ["370", "1890"]
+    # Below its control by 1 point and 0.01 for every point of e % 3, which is 0, 1, 2 and 0.
+    assert table.frame["difference"].tolist()[0] == "-1.01"
+    assert table.frame["ahead on"].tolist() == ["0 of 4", "0 of 2"]

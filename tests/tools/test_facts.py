@@ -43,7 +43,13 @@ def test_the_conclusions_above_the_numbers_follow_from_them():
     (same_places,) = re.findall(r"MCTS in the same places: (.*)", surrogate)
     level, one_ahead = same_places.split("**ahead**")
     assert (level.count("["), one_ahead.count("[")) == (3, 1)  # "in one of four places"
-    assert set(re.findall(r"\*\*(ahead|level|behind)\*\*", policies)) == {"level"}
+    assert "behind" not in policies
+    found = re.findall(r"(?:: |; )([\w+ ]+) \*\*(\w+)\*\*: ", policies)
+    sides = {name: [side for who, side in found if who == name] for name, _ in found}
+    assert sides["DQN"] == sides["A2C"] == ["level"] * 2
+    assert (sides["ETS"].count("ahead"), sides["Best constant"].count("ahead")) == (1, 2)
+    assert len(sides["ETS"]) == len(sides["Best constant"]) == 4  # "of four places"
+    assert sides["Oracle"] == ["ahead"] * 2
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ import re
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats as sp
 
 from rslib import ScheduleTree, files, run_policy
 from rslib import environment as environment_module
+from rslib.complete_tree import CompleteTree, save_tables
 from rslib.data import fetch
 from rslib.runs import params, studies
 from rslib.runs.grid import Runs
@@ -225,3 +227,20 @@ def test_the_numbers_that_people_wrote_are_those_of_the_rows(only_shipped):
         rest = EFFECT.sub("", item)
         assert "no rows are kept" in item or not re.search(r"\d\.\d\d", rest), item
     assert said >= 10
+
+
+def test_a_rule_is_judged_where_nothing_of_it_was_chosen(nothing_run, tmp_path):
+    """Broken: a constant schedule is chosen on the trees it is scored on, as the oracle's is."""
+    # Three tasks have three schedules. The first is best in even environments, the last in odd ones.
+    trees = []
+    for number in range(4):
+        best, worst = (0.9, 0.6) if number % 2 == 0 else (0.6, 0.9)
+        ends = np.array([[best] * 3, [0.7] * 3, [worst] * 3])
+        accuracies = np.vstack([[1, 0, 0], [1, 1, 0], ends])
+        trees.append(CompleteTree("digits", number, accuracies, accuracies))
+    save_tables(trees, tmp_path / "results" / "trees" / "digits.csv.gz")
+    table = reproducibility.rules_on_trees()
+    acc = dict(zip(table.frame["Rule"], table.frame["ACC (%)"], strict=True))
+    assert acc["Oracle"] == "90.00" and acc["Best constant"] == "60.00" and acc["ETS"] == "70.00"
+    # The mean of all schedules is 73.33 everywhere.
+    assert table.frame["difference"].tolist() == ["-3.33", "-3.33", "-13.33", "+16.67"]
