@@ -261,8 +261,9 @@ def _run(job: Job, executed: Path, bar: bool = True) -> tuple[Job, float, str]:
                     job.parameters,
                     cwd=str(job.notebook.parent),
                     progress_bar=bar and sys.stderr.isatty(),
-                    # Each kernel would warn that it talks to this process over plain TCP.
-                    extra_arguments=["--IPKernelApp.log_level=40"],
+                    # Kernels would warn that they talk to this process over plain TCP, and one that
+                    # is ended while it is busy reports an error. What fails is raised here anyway.
+                    extra_arguments=["--IPKernelApp.log_level=50"],
                 )
                 break
             except RuntimeError as caught:  # two kernels that start at once may take the same port
