@@ -6,6 +6,7 @@ from pathlib import Path
 import matplotlib
 import pytest
 from matplotlib.colors import to_hex
+from scipy.stats import t as student
 
 from rslib.policies import POLICIES, Policy
 from rslib.show.tables import METRICS
@@ -67,6 +68,17 @@ def test_the_policy_runs_beside_the_others_and_does_what_it_says(after):
     labels = after["A new policy"]["compared"].values["label"]
     assert set(labels) == {"ETS", "Weakest first"}
     assert after["proposed"] == (10, 0)
+
+
+def test_a_policy_is_scored_where_every_schedule_is_known(after):
+    """Broken: the benchmark is scored on other trees than it says, or the recipe's words are wrong."""
+    recipe = after["Is it better than equal shares?"]
+    acc, found = recipe["acc"], recipe["found"]
+    assert found["pairs"] == 50 and acc.notna().all(axis=None)
+    for other in ("ets", "luck"):  # "both intervals hold 0"
+        gap = acc["weakest"] - acc[other]
+        assert abs(gap.mean()) < student.ppf(0.975, 49) * gap.std() / 50**0.5
+    assert found["paired_difference"] == pytest.approx(gap.mean())
 
 
 def test_the_loop_of_ones_own_forgets_less_than_without_replay(after):
