@@ -68,12 +68,12 @@ def policy_tests(rows: pd.DataFrame, what: str) -> Table:
 
 
 def policy_text(rows: pd.DataFrame) -> Markdown:
-    """Who ranks where, and how much of the gap to the oracle each learned policy closes."""
+    """Say who ranks where, and how much of the gap to the oracle policies and a fixed schedule close."""
     experiment = str(rows["experiment"].iloc[0]).replace("_", " ")
     ranks = sorted(scoring.average_ranks(rows).items(), key=lambda item: item[1])
     order = ", ".join(f"{label} {rank:.2f}" for label, rank in ranks[:4])
     closed = []
-    for label in (label for label in scoring.LEARNED if label in set(rows["label"])):
+    for label in (x for x in (*scoring.LEARNED, scoring.CONSTANT) if x in set(rows["label"])):
         gap = scoring.gap_closed(rows, label)
         share = f"{gap.value:.0%} [{gap.low:.0%}, {gap.high:.0%}]" if gap.reason is None else "n/a"
         closed.append(f"{label} closes {share} of the gap from the mean schedule to the oracle")

@@ -218,6 +218,7 @@ def test_rank_array_and_words_leave_out_what_is_not_ranked():
             "DQN": [[0.85, 0.85], [0.65, 0.65]],
             "Heur-GD": [[np.nan] * 2] * 2,
             MEAN: [[0.8, 0.8], [0.6, 0.6]],
+            CONSTANT: [[0.9, 0.9], [0.65, 0.65]],
             ORACLE: [[0.9, 0.9], [0.7, 0.7]],
         }
     )
@@ -225,6 +226,8 @@ def test_rank_array_and_words_leave_out_what_is_not_ranked():
     assert labels == ["ETS", "DQN"] and acc.shape == (2, 2, 2)
     words = policy_text(rows)
     assert "DQN 1.00, ETS 2.00" in words and "DQN closes 50% [50%, 50%]" in words
+    # What learning has to beat; in one environment it closes the whole gap, in the other half of it.
+    assert "Best constant closes 75% [" in words
 
 
 def test_summary_says_what_is_missing():
