@@ -18,6 +18,7 @@ from rslib.runs.grid import Runs
 from rslib.schedule import UNTRAINED
 from rslib.show import tables, verdicts
 from rslib.store import Store
+from rslib.store.rows import Row
 from tools import costs, reproducibility
 
 
@@ -92,6 +93,16 @@ def test_what_is_left_is_counted(nothing_run):
     )  # five policies, two seeds, but not ETS on seed 1
     # Trees of 1 + 1 + 3 + 30 + 1050 trainings, which the paper has on every seed and our profile not.
     assert "| Figure 4, Table 1: BFS on the other seeds | Split Digits | 2 | 1085.0 |" in text
+
+
+def test_what_a_search_of_twenty_tasks_would_cost_is_said(only_shipped):
+    """Broken: a search that was not run says its cost only where no schedule was run either."""
+    cifar = params.check(dict(dataset="cifar100", profile="paper", n_jobs=1), "02")
+    environment = cifar.environment(1)
+    hour = {(environment, "-"): Row(np.zeros(20), np.zeros(20), seconds=3600.0)}
+    for nodes, each in ((hour, 20.0), ({}, 20 * 82 / 3600)):
+        text = "\n".join(costs._left([cifar], nodes))
+        assert f"Split CIFAR-100 {each:.1f} a schedule" in text and "miniImagenet 0.3" in text
 
 
 def test_costs_of_rows_of_another_torch_are_counted_too(only_shipped, monkeypatch):
