@@ -64,9 +64,9 @@ ARTEFACTS = {
         *("figures/{d}/schedule_transfer.png", "figures/{d}/transferred_schedules.pdf"),
     ],
     "09": [
-        "tables/paper/settings.tex",
-        "tables/paper/task_splits.csv",
-        "tables/paper/coverage.tex",
+        "tables/paper-smoke/settings.tex",
+        "tables/paper-smoke/task_splits.csv",
+        "tables/paper-smoke/coverage.tex",
     ],
 }
 
