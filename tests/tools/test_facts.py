@@ -42,7 +42,15 @@ def test_the_conclusions_above_the_numbers_follow_from_them():
     assert set(re.findall(r"\*\*(ahead|level|behind)\*\*", surrogate)) == {"ahead", "level"}
     (same_places,) = re.findall(r"MCTS in the same places: (.*)", surrogate)
     level, one_ahead = same_places.split("**ahead**")
-    assert (level.count("["), one_ahead.count("[")) == (3, 1)  # "in one of four places"
+    assert (level.count("["), one_ahead.count("[")) == (4, 1)  # "in one of five places"
+    (beside_luck,) = re.findall(r"beside luck at equal cost: \*\*ahead\*\* on (.*)", surrogate)
+    ahead, level = beside_luck.split("; **level** on ")
+    gains = dict(re.findall(r"\((\d+ tasks, \d+) trainings.*?\) ([+-][\d.]+) \[", ahead))
+    assert len(gains) == 4 and level.count("[") == 1  # "in four of them"
+    longest = max(gains, key=lambda place: int(place.split()[-1]))
+    assert longest.startswith("20 tasks") and max(map(float, gains.values())) == float(
+        gains[longest]
+    )
     assert "behind" not in policies
     found = re.findall(r"(?:: |; )([\w+ ]+) \*\*(\w+)\*\*: ", policies)
     sides = {name: [side for who, side in found if who == name] for name, _ in found}
