@@ -136,7 +136,7 @@ def search(found: Runs, luck: tables.Table) -> str:
 def surrogate(equal: tables.Table) -> str:
     """Say what the search with a model adds, and what MCTS does in the same places."""
     places, model = (
-        [(_place_of(numbers), numbers["label"], numbers) for _, numbers in _lines(table)]
+        [(_place_of(found), found["label"], found) for found in table.values.to_dict("records")]
         for table in (equal, searches.model_alone())
     )
     trees = [
@@ -194,14 +194,11 @@ def policies() -> list[str]:
         ]
         experiment, tested = what.split(";")[0].split(": tested on ")
         lines.append(f"  - {experiment.lower()} ({tested}): {'; '.join(parts)}")
-    rules = _lines(reproducibility.rules_on_trees())
-    for tree in dict.fromkeys(numbers["tree"] for _, numbers in rules):
-        parts = [
-            f"{numbers['label']} {_difference(numbers, 'environments')}"
-            for _, numbers in rules
-            if numbers["tree"] == tree
-        ]
-        lines.append(f"  - our own trees ({tree}): {'; '.join(parts)}")
+    rules: dict[str, list[str]] = {}
+    for found in reproducibility.rules_on_trees().values.to_dict("records"):
+        text = f"{found['label']} {_difference(found, 'environments')}"
+        rules.setdefault(found["tree"], []).append(text)
+    lines += [f"  - our own trees ({tree}): {'; '.join(texts)}" for tree, texts in rules.items()]
     return lines
 
 
